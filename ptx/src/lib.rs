@@ -1,0 +1,17 @@
+//! Devices and kernels: shapes and dtypes, no model.
+//!
+//! Every op lives in its own folder under [`ops`]: a contract with its checks (`mod.rs`), the slow f64 truth
+//! (`naive.rs`) and the fast path (`cpu.rs`). All fast paths of one op give the same bits; see `docs/numerics.md`.
+
+pub mod device;
+pub mod dtype;
+pub(crate) mod isa;
+pub mod mapped;
+pub mod math;
+pub mod ops;
+pub(crate) mod parallel;
+pub mod rng;
+pub mod threads;
+
+pub use device::{Cpu, DeviceError, Isa};
+pub use dtype::DType;

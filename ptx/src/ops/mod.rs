@@ -1,0 +1,1 @@
+//! One folder per op: contract, slow truth, fast path.

@@ -1,0 +1,2 @@
+//! Repository chores: see `main`.
+fn main() {}
