@@ -11,6 +11,7 @@ pub mod math;
 pub mod ops;
 pub(crate) mod parallel;
 pub mod rng;
+pub(crate) mod scratch;
 pub mod threads;
 
 pub use device::{Cpu, DeviceError, Isa};
