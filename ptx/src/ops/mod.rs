@@ -1,1 +1,2 @@
 //! One folder per op: contract, slow truth, fast path.
+pub mod linear;
