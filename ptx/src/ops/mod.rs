@@ -12,3 +12,4 @@ pub mod swiglu;
 pub(crate) mod chunks;
 #[cfg(test)]
 pub(crate) mod twins;
+pub mod linear;
