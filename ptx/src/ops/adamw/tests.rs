@@ -54,6 +54,30 @@ fn fifty_updates_follow_the_f64_optimizer() {
     }
 }
 
+/// From zero the new value is the step itself, so its relative error shows.
+#[test]
+fn a_step_agrees_to_a_millionth() {
+    let len = 1000;
+    let hyper = AdamW { beta2: 0.95, ..HYPER };
+    let settings = Settings { beta2: 0.95, ..SETTINGS };
+    for (hyper, settings) in [(HYPER, SETTINGS), (hyper, settings)] {
+        for update in [1, 2, 17, 1000, 100_000] {
+            let (g, m) = (normals(1, len), normals(2, len));
+            let v: Vec<f32> = normals(3, len).iter().map(|x| x * x).collect();
+            let (mut p, mut new_m, mut new_v) = (vec![0.0; len], m.clone(), v.clone());
+            step(&Cpu::new(1), hyper, update.into(), 1.0, &mut p, &g, &mut new_m, &mut new_v);
+            for i in 0..len {
+                let [g, m, v] = [g[i], m[i], v[i]].map(f64::from);
+                let want = naive::step(settings, update, g, Parameter { p: 0.0, m, v }).p;
+                // m and the gradient may cancel: the error is relative to the step that their magnitudes give.
+                let scale = naive::step(settings, update, g.abs(), Parameter { p: 0.0, m: m.abs(), v }).p.abs();
+                let got = f64::from(p[i]);
+                assert!((got - want).abs() <= 1e-6 * scale, "update {update}, element {i}: {got:e}, want {want:e}");
+            }
+        }
+    }
+}
+
 /// By hand: the first update moves every parameter by the learning rate against its gradient, after the decay.
 #[test]
 fn the_first_update_is_a_signed_step() {

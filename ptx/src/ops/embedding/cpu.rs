@@ -5,8 +5,7 @@ use crate::isa::by_isa;
 use crate::ops::chunks::{rows_per_task, split, worth_sharing};
 use crate::parallel::Parts;
 
-/// Columns of the table that one task of the backward takes: 512 bytes, so that a row's pieces are whole cache lines
-/// and a thread reads long enough stretches.
+/// The columns that one task of the backward takes are a multiple of this: 512 bytes, whole cache lines.
 const COLUMNS: usize = 128;
 
 by_isa! {
@@ -28,10 +27,13 @@ pub(super) fn forward(cpu: &Cpu, lookup: impl Fn(u32, &mut [f32]) + Sync, hidden
 }
 
 pub(super) fn backward(cpu: &Cpu, hidden: usize, ids: &[u32], dy: &[f32], dtable: &mut [f32]) {
+    // Long stretches of a row, but two tasks for each thread. An element's sum does not depend on how columns are cut.
+    let share = worth_sharing(dy.len()) && cpu.threads() > 1;
+    let columns = if share { hidden.div_ceil(2 * cpu.threads()).next_multiple_of(COLUMNS) } else { hidden };
     let table = Parts::new(dtable);
-    cpu.for_each_if(worth_sharing(dy.len()), hidden.div_ceil(COLUMNS), |i| {
-        let at = i * COLUMNS;
-        let len = COLUMNS.min(hidden - at);
+    cpu.for_each_if(share, hidden.div_ceil(columns), |i| {
+        let at = i * columns;
+        let len = columns.min(hidden - at);
         for (&id, dy) in ids.iter().zip(dy.chunks_exact(hidden)) {
             // SAFETY: task `i` alone takes these columns of any row, one row at a time.
             let row = unsafe { table.range(id as usize * hidden + at, len) };

@@ -8,20 +8,35 @@ use crate::ops::chunks::{rows_per_task, split, worth_sharing};
 /// Most row blocks of the backward, which bounds its scratch to as many rows.
 const BLOCKS: usize = 64;
 
-/// The 16 strided sums of `a(j) * b(j)` and their tree.
+/// The 16 strided sums of squares of a row and their tree. Arrays of 16 are what the compiler keeps in registers.
 #[inline(always)]
-fn strided_sum(len: usize, term: impl Fn(usize) -> (f32, f32)) -> f32 {
+fn sum_of_squares(x: &[f32]) -> f32 {
     let mut sums = [0.0_f32; 16];
-    let whole = len / 16 * 16;
-    for at in (0..whole).step_by(16) {
-        for (i, sum) in sums.iter_mut().enumerate() {
-            let (a, b) = term(at + i);
-            *sum = a.mul_add(b, *sum);
+    let (whole, tail) = x.as_chunks::<16>();
+    for x in whole {
+        for i in 0..16 {
+            sums[i] = x[i].mul_add(x[i], sums[i]);
         }
     }
-    for (sum, at) in sums.iter_mut().zip(whole..len) {
-        let (a, b) = term(at);
-        *sum = a.mul_add(b, *sum);
+    for (sum, x) in sums.iter_mut().zip(tail) {
+        *sum = x.mul_add(*x, *sum);
+    }
+    tree16(&sums)
+}
+
+/// The same sums of `(dy * gain) * x`.
+#[inline(always)]
+fn sum_of_products(dy: &[f32], gain: &[f32], x: &[f32]) -> f32 {
+    let mut sums = [0.0_f32; 16];
+    let ((dy, dy_tail), (gain, gain_tail), (x, x_tail)) =
+        (dy.as_chunks::<16>(), gain.as_chunks::<16>(), x.as_chunks::<16>());
+    for ((dy, gain), x) in dy.iter().zip(gain).zip(x) {
+        for i in 0..16 {
+            sums[i] = (dy[i] * gain[i]).mul_add(x[i], sums[i]);
+        }
+    }
+    for (((sum, dy), gain), x) in sums.iter_mut().zip(dy_tail).zip(gain_tail).zip(x_tail) {
+        *sum = (dy * gain).mul_add(*x, *sum);
     }
     tree16(&sums)
 }
@@ -29,7 +44,7 @@ fn strided_sum(len: usize, term: impl Fn(usize) -> (f32, f32)) -> f32 {
 #[inline(always)]
 #[allow(clippy::cast_precision_loss)] // rows are shorter than 2^24
 fn inv_of(row: &[f32], eps: f32) -> f32 {
-    let mean = strided_sum(row.len(), |j| (row[j], row[j])) / row.len() as f32;
+    let mean = sum_of_squares(row) / row.len() as f32;
     1.0 / (mean + eps).sqrt()
 }
 
@@ -78,7 +93,7 @@ by_isa! {
         for (((x, dy), dx), &inv) in rows {
             let (x, dy, dx, gain, dgain) = (&x[..dim], &dy[..dim], &mut dx[..dim], &gain[..dim], &mut dgain[..dim]);
             #[allow(clippy::cast_precision_loss)] // rows are shorter than 2^24
-            let mean = strided_sum(dim, |j| (dy[j] * gain[j], x[j])) * inv / dim as f32;
+            let mean = sum_of_products(dy, gain, x) * inv / dim as f32;
             if accumulate {
                 for j in 0..dim {
                     let unit = x[j] * inv;

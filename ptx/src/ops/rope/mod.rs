@@ -20,14 +20,17 @@ mod tests;
 use crate::Cpu;
 
 /// Fills `cos` and `sin`, both `[tokens, head_dim / 2]`, for `positions` (`[tokens]`) and `inv_freq`
-/// (`[head_dim / 2]`, radians per position), each value times `factor`.
+/// (`[head_dim / 2]`, radians per position, at most 1), each value times `factor`.
 ///
 /// # Panics
-/// When a length does not fit the shape.
+/// When a length does not fit the shape or a position is beyond 2^24, which f32 cannot count.
 pub fn tables(cpu: &Cpu, positions: &[u32], inv_freq: &[f32], factor: f32, cos: &mut [f32], sin: &mut [f32]) {
     assert!(!inv_freq.is_empty(), "no frequencies");
     assert_eq!(cos.len(), positions.len() * inv_freq.len(), "cos");
     assert_eq!(sin.len(), cos.len(), "sin");
+    if let Some(far) = positions.iter().find(|&&p| p > 1 << 24) {
+        panic!("position {far} is beyond 2^24: f32 angles end there");
+    }
     cpu::tables(cpu, positions, inv_freq, factor, cos, sin);
 }
 

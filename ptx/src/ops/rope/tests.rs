@@ -113,3 +113,9 @@ fn halves_are_rotated_not_neighbours() {
 fn an_odd_head_is_refused() {
     forward(&Cpu::new(1), 1, 3, &mut [0.0; 3], &[], &[]);
 }
+
+#[test]
+#[should_panic(expected = "position 16777217 is beyond")]
+fn a_position_that_f32_cannot_count_is_refused() {
+    tables(&Cpu::new(1), &[16_777_217], &[1.0], 1.0, &mut [0.0], &mut [0.0]);
+}
