@@ -133,10 +133,17 @@ impl KvCache {
     }
 
     /// Gives the pages of a sequence back.
-    pub fn end(&mut self, sequence: Sequence) {
-        for page in sequence.pages {
+    pub fn end(&mut self, mut sequence: Sequence) {
+        self.clear(&mut sequence);
+    }
+
+    /// As [`KvCache::end`], keeping the empty sequence and its tables' room for reuse.
+    pub fn clear(&mut self, sequence: &mut Sequence) {
+        for page in sequence.pages.drain(..) {
             self.pool.release(page);
         }
+        sequence.table.clear();
+        sequence.len = 0;
     }
 
     /// The last page, if tokens are still to be written into it and somebody else holds it too.
