@@ -1,12 +1,9 @@
-//! Forward by tokens, backward by columns.
+//! Forward by tokens, backward by rows of the table.
 
 use crate::Cpu;
 use crate::isa::by_isa;
 use crate::ops::chunks::{rows_per_task, split, worth_sharing};
 use crate::parallel::Parts;
-
-/// The columns that one task of the backward takes are a multiple of this: 512 bytes, whole cache lines.
-const COLUMNS: usize = 128;
 
 by_isa! {
     fn add(to: &mut [f32], from: &[f32]) {
@@ -27,17 +24,19 @@ pub(super) fn forward(cpu: &Cpu, lookup: impl Fn(u32, &mut [f32]) + Sync, hidden
 }
 
 pub(super) fn backward(cpu: &Cpu, hidden: usize, ids: &[u32], dy: &[f32], dtable: &mut [f32]) {
-    // Long stretches of a row, but two tasks for each thread. An element's sum does not depend on how columns are cut.
+    // A task takes the rows whose ids share their low bits: whole rows stream faster than columns of them, and common
+    // tokens spread. A row's sum runs over ascending tokens however many tasks there are.
     let share = worth_sharing(dy.len()) && cpu.threads() > 1;
-    let columns = if share { hidden.div_ceil(2 * cpu.threads()).next_multiple_of(COLUMNS) } else { hidden };
+    let tasks = if share { (4 * cpu.threads()).next_power_of_two() } else { 1 };
     let table = Parts::new(dtable);
-    cpu.for_each_if(share, hidden.div_ceil(columns), |i| {
-        let at = i * columns;
-        let len = columns.min(hidden - at);
+    cpu.for_each_if(share, tasks, |i| {
         for (&id, dy) in ids.iter().zip(dy.chunks_exact(hidden)) {
-            // SAFETY: task `i` alone takes these columns of any row, one row at a time.
-            let row = unsafe { table.range(id as usize * hidden + at, len) };
-            add(cpu.isa(), row, &dy[at..][..len]);
+            let id = id as usize;
+            if id & (tasks - 1) == i {
+                // SAFETY: task `i` alone takes the rows whose ids have these low bits, one at a time.
+                let row = unsafe { table.range(id * hidden, hidden) };
+                add(cpu.isa(), row, dy);
+            }
         }
     });
 }

@@ -5,7 +5,7 @@
 //! The table itself stays with its owner (a packed matrix, tied to the head or not), who hands out rows by `lookup`.
 //!
 //! Order: forward copies. Backward adds to each element of `dtable` over ascending tokens, whatever thread does it: the
-//! work is split over columns.
+//! work is split over rows of the table.
 //!
 //! Bytes: forward writes 4 per element and reads what `lookup` reads; backward reads 8 and writes 4, bound by memory.
 
