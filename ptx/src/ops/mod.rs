@@ -1,1 +1,4 @@
 //! One folder per op: contract, slow truth, fast path.
+
+pub mod attention;
+pub mod kv_append;
