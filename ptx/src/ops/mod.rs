@@ -13,3 +13,5 @@ pub(crate) mod chunks;
 #[cfg(test)]
 pub(crate) mod twins;
 pub mod linear;
+pub mod attention;
+pub mod kv_append;
