@@ -1,1 +1,4 @@
-//! placeholder
+//! On-policy distillation: what to train on ([`tasks`]).
+#![forbid(unsafe_code)]
+
+pub mod tasks;
