@@ -1,0 +1,7 @@
+//! Mismatch D: the KL from the rollout's distribution to the trained student's, nats per token, with its interval.
+
+mod estimators;
+mod ratio;
+
+pub use estimators::{LOG_RATIO_MAX, k1, k2, k3};
+pub use ratio::{BOOTSTRAP_DRAWS, Cluster, RatioError, RatioEstimate};
