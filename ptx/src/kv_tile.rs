@@ -1,0 +1,266 @@
+//! What one page of one layer looks like, and how ops are told where a sequence's keys and values are.
+//!
+//! A page holds `page_len` tokens: all K tiles, one for each kv head, then all V tiles. On the CPU a K tile is
+//! dim-major, `[head_dim][page_len]`, so that reading it puts the lanes across keys; a V tile is
+//! `[page_len][head_dim]`. Elements are in the machine's byte order and need no alignment.
+
+use std::ops::Range;
+
+use crate::DType;
+use crate::dtype::{bf16_from_f32, bf16_to_f32, e4m3_from_f32, e4m3_to_f32};
+
+/// Shape of one layer's pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvShape {
+    /// Heads of K and V.
+    pub kv_heads: usize,
+    /// Elements of one head's key or value.
+    pub head_dim: usize,
+    /// Tokens of a page: a power of two from 1 to 256.
+    pub page_len: usize,
+    /// Element format of K: f32, bf16 or e4m3.
+    pub k: DType,
+    /// Element format of V: f32, bf16 or e4m3.
+    pub v: DType,
+}
+
+impl KvShape {
+    /// Bytes of one page.
+    #[must_use]
+    pub fn page_bytes(&self) -> usize {
+        self.kv_heads * (self.tile_bytes(self.k) + self.tile_bytes(self.v))
+    }
+
+    /// Where the K tile of `head` in `page` lies in the layer's bytes.
+    #[must_use]
+    pub fn k_tile(&self, page: u32, head: usize) -> Range<usize> {
+        let len = self.tile_bytes(self.k);
+        let start = page as usize * self.page_bytes() + head * len;
+        start..start + len
+    }
+
+    /// Where the V tile of `head` in `page` lies in the layer's bytes.
+    #[must_use]
+    pub fn v_tile(&self, page: u32, head: usize) -> Range<usize> {
+        let len = self.tile_bytes(self.v);
+        let start = page as usize * self.page_bytes() + self.kv_heads * self.tile_bytes(self.k) + head * len;
+        start..start + len
+    }
+
+    fn tile_bytes(&self, dtype: DType) -> usize {
+        self.head_dim * self.page_len * dtype.bytes()
+    }
+}
+
+/// One layer of the pool, for reading.
+#[derive(Clone, Copy)]
+pub struct KvPages<'a> {
+    /// Shape of the pages.
+    pub shape: KvShape,
+    /// Page after page.
+    pub bytes: &'a [u8],
+    /// Scale of each kv head's keys, a power of two; value = code x scale. Used only when K is e4m3.
+    pub k_scales: &'a [f32],
+    /// Scale of each kv head's values, a power of two. Used only when V is e4m3.
+    pub v_scales: &'a [f32],
+}
+
+/// One layer of the pool, for writing; fields as in [`KvPages`].
+pub struct KvPagesMut<'a> {
+    /// Shape of the pages.
+    pub shape: KvShape,
+    /// Page after page.
+    pub bytes: &'a mut [u8],
+    /// Scale of each kv head's keys.
+    pub k_scales: &'a [f32],
+    /// Scale of each kv head's values.
+    pub v_scales: &'a [f32],
+}
+
+/// Consecutive rows of a batch that are consecutive tokens of one sequence.
+#[derive(Clone, Copy)]
+pub struct Span<'a> {
+    /// First row of the batch.
+    pub first_row: usize,
+    /// Rows, one for each token.
+    pub row_count: usize,
+    /// Position of the first of these tokens in its sequence.
+    pub first_position: usize,
+    /// The sequence's pages in order: position `p` is in slot `p % page_len` of page `block_table[p / page_len]`.
+    pub block_table: &'a [u32],
+}
+
+impl Span<'_> {
+    /// The position after the last of these tokens: how many keys the last one sees.
+    #[must_use]
+    pub fn end_position(&self) -> usize {
+        self.first_position + self.row_count
+    }
+}
+
+impl KvPages<'_> {
+    /// The scale that key codes of `head` are multiplied by.
+    pub(crate) fn k_scale(&self, head: usize) -> f32 {
+        scale(self.shape.k, self.k_scales, head)
+    }
+
+    /// The scale that value codes of `head` are multiplied by.
+    pub(crate) fn v_scale(&self, head: usize) -> f32 {
+        scale(self.shape.v, self.v_scales, head)
+    }
+}
+
+/// The scale of a head; formats other than e4m3 have none.
+pub(crate) fn scale(dtype: DType, scales: &[f32], head: usize) -> f32 {
+    if dtype == DType::E4m3 { scales[head] } else { 1.0 }
+}
+
+/// How elements of one format are read from bytes and written to them.
+pub(crate) trait Element {
+    /// Bytes of an element.
+    const BYTES: usize;
+    /// The value of the code in `bytes`, which has `BYTES` bytes.
+    fn read(bytes: &[u8]) -> f32;
+    /// Writes the code of `x`, rounded, to `bytes`.
+    fn write(x: f32, bytes: &mut [u8]);
+}
+
+/// Element of f32 tiles.
+pub(crate) struct F32;
+/// Element of bf16 tiles.
+pub(crate) struct Bf16;
+/// Element of e4m3 tiles.
+pub(crate) struct E4m3;
+
+impl Element for F32 {
+    const BYTES: usize = 4;
+
+    #[inline(always)]
+    fn read(bytes: &[u8]) -> f32 {
+        f32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+    }
+
+    #[inline(always)]
+    fn write(x: f32, bytes: &mut [u8]) {
+        bytes.copy_from_slice(&x.to_ne_bytes());
+    }
+}
+
+impl Element for Bf16 {
+    const BYTES: usize = 2;
+
+    #[inline(always)]
+    fn read(bytes: &[u8]) -> f32 {
+        bf16_to_f32(u16::from_ne_bytes([bytes[0], bytes[1]]))
+    }
+
+    #[inline(always)]
+    fn write(x: f32, bytes: &mut [u8]) {
+        bytes.copy_from_slice(&bf16_from_f32(x).to_ne_bytes());
+    }
+}
+
+impl Element for E4m3 {
+    const BYTES: usize = 1;
+
+    #[inline(always)]
+    fn read(bytes: &[u8]) -> f32 {
+        e4m3_to_f32(bytes[0])
+    }
+
+    #[inline(always)]
+    fn write(x: f32, bytes: &mut [u8]) {
+        bytes[0] = e4m3_from_f32(x);
+    }
+}
+
+/// The code, as a number, of element `index` of a tile: the slow way, for references.
+pub(crate) fn code(dtype: DType, tile: &[u8], index: usize) -> f32 {
+    let bytes = &tile[index * dtype.bytes()..][..dtype.bytes()];
+    match dtype {
+        DType::F32 => F32::read(bytes),
+        DType::Bf16 => Bf16::read(bytes),
+        DType::E4m3 => E4m3::read(bytes),
+        DType::F16 | DType::E5m2 => unreachable!("refused by `check`"),
+    }
+}
+
+/// Asserts all that ops require of pages and spans; `tokens` is the row count of the batch.
+///
+/// # Panics
+/// When a requirement is broken; the message says which.
+pub(crate) fn check(
+    shape: &KvShape,
+    byte_count: usize,
+    k_scales: &[f32],
+    v_scales: &[f32],
+    spans: &[Span<'_>],
+    tokens: usize,
+) {
+    assert!(
+        shape.page_len.is_power_of_two() && shape.page_len <= 256,
+        "page_len {} is not a power of two from 1 to 256",
+        shape.page_len
+    );
+    assert!(shape.kv_heads > 0 && shape.head_dim > 0, "pages without heads or dims: {shape:?}");
+    for (name, dtype, scales) in [("k", shape.k, k_scales), ("v", shape.v, v_scales)] {
+        assert!(matches!(dtype, DType::F32 | DType::Bf16 | DType::E4m3), "{name} pages cannot be {dtype}");
+        if dtype == DType::E4m3 {
+            assert_eq!(scales.len(), shape.kv_heads, "{name} needs one scale for each kv head");
+            let good = |s: &f32| s.is_normal() && *s > 0.0 && s.to_bits() & 0x007f_ffff == 0;
+            assert!(scales.iter().all(good), "{name} scales must be powers of two: {scales:?}");
+        }
+    }
+    let pages = byte_count / shape.page_bytes();
+    let mut row = 0;
+    for (index, span) in spans.iter().enumerate() {
+        assert!(span.first_row >= row, "span {index} starts in row {}, inside or before the last", span.first_row);
+        row = span.first_row + span.row_count;
+        assert!(row <= tokens, "span {index} ends at row {row} of {tokens}");
+        let need = span.end_position().div_ceil(shape.page_len);
+        assert!(need <= span.block_table.len(), "span {index} needs {need} pages, has {}", span.block_table.len());
+        for &page in &span.block_table[..need] {
+            assert!((page as usize) < pages, "span {index} names page {page} of {pages}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiles_fill_the_page_without_gap_or_overlap() {
+        for (k, v) in [(DType::F32, DType::F32), (DType::Bf16, DType::E4m3), (DType::E4m3, DType::F32)] {
+            let shape = KvShape { kv_heads: 3, head_dim: 48, page_len: 16, k, v };
+            let mut at = 0;
+            for page in 0..3 {
+                for tile in (0..3).map(|h| shape.k_tile(page, h)).chain((0..3).map(|h| shape.v_tile(page, h))) {
+                    assert_eq!(tile.start, at, "{shape:?}, page {page}");
+                    at = tile.end;
+                }
+                assert_eq!(at, (page as usize + 1) * shape.page_bytes());
+            }
+            assert_eq!(shape.page_bytes(), 3 * 48 * 16 * (k.bytes() + v.bytes()));
+        }
+    }
+
+    #[test]
+    fn broken_contracts_are_refused() {
+        let shape = KvShape { kv_heads: 2, head_dim: 16, page_len: 4, k: DType::E4m3, v: DType::E4m3 };
+        let good = Span { first_row: 0, row_count: 5, first_position: 0, block_table: &[1, 0] };
+        let bytes = 2 * shape.page_bytes();
+        let attempt = |shape: KvShape, scales: &[f32], spans: &[Span<'_>]| {
+            std::panic::catch_unwind(|| check(&shape, bytes, scales, &[1.0, 0.5], spans, 8)).is_ok()
+        };
+        assert!(attempt(shape, &[1.0, 0.25], &[good]));
+        assert!(!attempt(shape, &[1.0, 0.3], &[good]), "a scale that is no power of two");
+        assert!(!attempt(shape, &[1.0], &[good]), "a missing scale");
+        assert!(!attempt(KvShape { page_len: 6, ..shape }, &[1.0, 0.25], &[good]), "page_len 6");
+        assert!(!attempt(KvShape { k: DType::E5m2, ..shape }, &[1.0, 0.25], &[good]), "e5m2 keys");
+        assert!(!attempt(shape, &[1.0, 0.25], &[good, good]), "rows given twice");
+        assert!(!attempt(shape, &[1.0, 0.25], &[Span { row_count: 9, ..good }]), "too few rows");
+        assert!(!attempt(shape, &[1.0, 0.25], &[Span { first_position: 4, ..good }]), "too few pages");
+        assert!(!attempt(shape, &[1.0, 0.25], &[Span { block_table: &[0, 2], ..good }]), "no such page");
+    }
+}

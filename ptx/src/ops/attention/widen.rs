@@ -1,0 +1,145 @@
+//! Keys and values of up to 256 positions as f32 scratch, for many query rows, small pages and odd head dims.
+
+use super::lanes::GROUP;
+use crate::DType;
+use crate::isa::by_isa;
+use crate::kv_tile::{Bf16, E4m3, Element, F32, KvShape};
+
+/// Where the keys to widen are.
+#[derive(Clone, Copy)]
+pub(super) struct Stretch<'a> {
+    pub bytes: &'a [u8],
+    pub shape: KvShape,
+    pub table: &'a [u32],
+    pub head: usize,
+    pub first: usize,
+    pub keys: usize,
+}
+
+by_isa! {
+    /// Codes of the keys to `[ceil(keys / 16)][dims][16]`; lanes after the last key become zero.
+    pub(super) fn keys(from: Stretch<'_>, to: &mut [f32]) {
+        match from.shape.k {
+            DType::F32 => keys_as::<F32>(from, to),
+            DType::Bf16 => keys_as::<Bf16>(from, to),
+            DType::E4m3 => keys_as::<E4m3>(from, to),
+            DType::F16 | DType::E5m2 => unreachable!("refused by `check`"),
+        }
+    }
+}
+
+by_isa! {
+    /// Codes of the values to `[ceil(dims / 16)][rows][16]`; dims after the last, and rows after the last key up to a
+    /// multiple of 16, become zero.
+    pub(super) fn values(from: Stretch<'_>, to: &mut [f32], rows: usize) {
+        match from.shape.v {
+            DType::F32 => values_as::<F32>(from, to, rows),
+            DType::Bf16 => values_as::<Bf16>(from, to, rows),
+            DType::E4m3 => values_as::<E4m3>(from, to, rows),
+            DType::F16 | DType::E5m2 => unreachable!("refused by `check`"),
+        }
+    }
+}
+
+by_isa! {
+    /// Groups `[groups][dims][16 keys]` to columns `[ceil(dims / 16)][groups * 16 keys][16 dims]`, or back: the same
+    /// transposition of 16 by 16 blocks. Dims after the last become zero.
+    pub(super) fn keys_to_values(groups: &[f32], dims: usize, to: &mut [f32], rows: usize) {
+        for (g, group) in groups.chunks_exact(dims * GROUP).enumerate() {
+            for first in (0..dims).step_by(GROUP) {
+                let column = &mut to[(first * rows) + g * GROUP * GROUP..][..GROUP * GROUP];
+                let lines = &group[first * GROUP..];
+                for lane in 0..GROUP {
+                    for key in 0..GROUP {
+                        column[key * GROUP + lane] = if first + lane < dims { lines[lane * GROUP + key] } else { 0.0 };
+                    }
+                }
+            }
+        }
+    }
+}
+
+by_isa! {
+    /// The other way: columns `[ceil(dims / 16)][rows][16 dims]` to groups `[rows / 16][dims][16 keys]`.
+    pub(super) fn values_to_keys(columns: &[f32], dims: usize, to: &mut [f32], rows: usize) {
+        for (g, group) in to.chunks_exact_mut(dims * GROUP).take(rows / GROUP).enumerate() {
+            for first in (0..dims).step_by(GROUP) {
+                let column = &columns[(first * rows) + g * GROUP * GROUP..][..GROUP * GROUP];
+                for lane in 0..GROUP.min(dims - first) {
+                    let line = &mut group[(first + lane) * GROUP..][..GROUP];
+                    for key in 0..GROUP {
+                        line[key] = column[key * GROUP + lane];
+                    }
+                }
+            }
+        }
+    }
+}
+
+by_isa! {
+    /// Whether an e4m3 tile holds a NaN code, in a free slot or not.
+    pub(super) fn has_nan(tile: &[u8]) -> bool {
+        tile.iter().fold(false, |found, &code| found | (code & 0x7f == 0x7f))
+    }
+}
+
+#[inline(always)]
+fn keys_as<E: Element>(from: Stretch<'_>, to: &mut [f32]) {
+    let (dims, page_len) = (from.shape.head_dim, from.shape.page_len);
+    let mut key = 0;
+    while key < from.keys {
+        let position = from.first + key;
+        let (slot, lane) = (position % page_len, key % GROUP);
+        let run = (page_len - slot).min(GROUP - lane).min(from.keys - key);
+        let tile = &from.bytes[from.shape.k_tile(from.table[position / page_len], from.head)];
+        let group = &mut to[key / GROUP * dims * GROUP..][..dims * GROUP];
+        let lines = tile.chunks_exact(page_len * E::BYTES).zip(group.chunks_exact_mut(GROUP));
+        if run == GROUP {
+            for (line, to) in lines {
+                let line = &line[slot * E::BYTES..][..GROUP * E::BYTES];
+                for (code, to) in line.chunks_exact(E::BYTES).zip(to) {
+                    *to = E::read(code);
+                }
+            }
+        } else {
+            let last = key + run == from.keys;
+            for (line, to) in lines {
+                let line = &line[slot * E::BYTES..][..run * E::BYTES];
+                for (code, to) in line.chunks_exact(E::BYTES).zip(&mut to[lane..]) {
+                    *to = E::read(code);
+                }
+                if last {
+                    to[lane + run..].fill(0.0);
+                }
+            }
+        }
+        key += run;
+    }
+}
+
+#[inline(always)]
+fn values_as<E: Element>(from: Stretch<'_>, to: &mut [f32], rows: usize) {
+    let (dims, page_len) = (from.shape.head_dim, from.shape.page_len);
+    for column in to.chunks_exact_mut(rows * GROUP) {
+        column[from.keys * GROUP..from.keys.next_multiple_of(GROUP) * GROUP].fill(0.0);
+    }
+    let whole = dims / GROUP * GROUP;
+    for key in 0..from.keys {
+        let position = from.first + key;
+        let tile = &from.bytes[from.shape.v_tile(from.table[position / page_len], from.head)];
+        let row = &tile[position % page_len * dims * E::BYTES..][..dims * E::BYTES];
+        for (n, codes) in row.chunks_exact(GROUP * E::BYTES).enumerate() {
+            let to = &mut to[(n * rows + key) * GROUP..][..GROUP];
+            for (code, to) in codes.chunks_exact(E::BYTES).zip(to) {
+                *to = E::read(code);
+            }
+        }
+        if whole < dims {
+            let to = &mut to[(whole / GROUP * rows + key) * GROUP..][..GROUP];
+            to.fill(0.0);
+            for (code, to) in row[whole * E::BYTES..].chunks_exact(E::BYTES).zip(to) {
+                *to = E::read(code);
+            }
+        }
+    }
+}

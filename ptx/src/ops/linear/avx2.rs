@@ -1,0 +1,242 @@
+//! AVX2: tiles of up to 6 x 16, 12 sums in registers, two for each panel; one and two rows take the panel whole.
+
+use std::arch::x86_64::{
+    __m128i, __m256, __m256i, _MM_HINT_T0, _mm_and_si128, _mm_loadu_si128, _mm_prefetch, _mm_set1_epi16,
+    _mm_slli_epi16, _mm_srai_epi16, _mm256_and_si256, _mm256_castsi256_ps, _mm256_cvtph_ps, _mm256_fmadd_ps,
+    _mm256_loadu_ps, _mm256_loadu_si256, _mm256_mul_ps, _mm256_permute2f128_ps, _mm256_set1_epi32, _mm256_set1_ps,
+    _mm256_setzero_ps, _mm256_shuffle_ps, _mm256_slli_epi32, _mm256_storeu_ps, _mm256_unpackhi_ps, _mm256_unpacklo_ps,
+};
+
+use super::PANEL;
+use super::kernel::{Ahead, E4M3_FACTOR};
+use super::packed::Codes;
+
+/// Most rows whose sums over a whole panel fit the registers beside what they are made of.
+pub(super) const WIDE_ROWS: usize = 2;
+
+/// The eighth-of-a-row `part` (0 .. 4): floats 8 part .. 8 part + 8.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn load(x: &[f32; PANEL], part: usize) -> __m256 {
+    // SAFETY: the reference covers the 8 floats that are read.
+    unsafe { _mm256_loadu_ps(x.as_chunks::<8>().0[part].as_ptr()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn store(x: &mut [f32; PANEL], part: usize, value: __m256) {
+    // SAFETY: the reference covers the 8 floats that are written.
+    unsafe { _mm256_storeu_ps(x.as_chunks_mut::<8>().0[part].as_mut_ptr(), value) }
+}
+
+#[allow(unused_unsafe)] // safe to call only in newer compilers
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn prefetch(at: *const u8) {
+    // SAFETY: a prefetch is a hint and faults at no address.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+}
+
+// Half `half` of a group as two registers: outputs 8 p .. 8 p + 8 for the parts p of `parts_*(half)`.
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn f32_half(group: &[f32; PANEL], half: usize) -> (__m256, __m256) {
+    (load(group, 2 * half), load(group, 2 * half + 1))
+}
+
+const fn f32_parts(half: usize) -> (usize, usize) {
+    (2 * half, 2 * half + 1)
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn bf16_half(group: &[u16; PANEL], half: usize) -> (__m256, __m256) {
+    // SAFETY: the reference covers the 32 bytes that are read.
+    let pairs: __m256i = unsafe { _mm256_loadu_si256(group.as_chunks::<16>().0[half].as_ptr().cast()) };
+    let upper = _mm256_set1_epi32(-0x1_0000);
+    (_mm256_castsi256_ps(_mm256_slli_epi32::<16>(pairs)), _mm256_castsi256_ps(_mm256_and_si256(pairs, upper)))
+}
+
+/// Values / 256: sign, exponent and mantissa of a code placed in an f16, whose bias is 8 more.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn e4m3_half(group: &[u8; PANEL], half: usize) -> (__m256, __m256) {
+    // SAFETY: the reference covers the 16 bytes that are read.
+    let pairs: __m128i = unsafe { _mm_loadu_si128(group.as_chunks::<16>().0[half].as_ptr().cast()) };
+    // The arithmetic shift copies the sign into bit 14, and the mask drops it there together with the other code.
+    let keep = _mm_set1_epi16(-0x4080); // 0xbf80
+    let even = _mm_and_si128(_mm_srai_epi16::<1>(_mm_slli_epi16::<8>(pairs)), keep);
+    let odd = _mm_and_si128(_mm_srai_epi16::<1>(pairs), keep);
+    (_mm256_cvtph_ps(even), _mm256_cvtph_ps(odd))
+}
+
+const fn code_parts(half: usize) -> (usize, usize) {
+    (half, half + 2)
+}
+
+macro_rules! tile {
+    ($half:ident, $wide:ident, $code:ty, $widen:ident, $parts:ident, $lines:expr) => {
+        #[target_feature(enable = "avx2,fma,f16c")]
+        fn $half<const R: usize, const HALF: usize>(
+            a: &[f32],
+            b: &[[$code; PANEL]],
+            sums: &mut [[f32; PANEL]],
+            ahead: Ahead,
+        ) {
+            let sums: &mut [[f32; PANEL]; R] = sums.try_into().expect("one row of sums for each row");
+            let parts = const { $parts(HALF) };
+            let mut first = [_mm256_setzero_ps(); R];
+            let mut second = [_mm256_setzero_ps(); R];
+            for r in 0..R {
+                first[r] = load(&sums[r], parts.0);
+                second[r] = load(&sums[r], parts.1);
+            }
+            let mut at = ahead.at;
+            for (b, a) in b.iter().zip(a.as_chunks::<R>().0) {
+                prefetch(at);
+                at = at.wrapping_add(ahead.step);
+                let (b_first, b_second) = $widen(b, HALF);
+                for r in 0..R {
+                    let x = _mm256_set1_ps(a[r]);
+                    first[r] = _mm256_fmadd_ps(x, b_first, first[r]);
+                    second[r] = _mm256_fmadd_ps(x, b_second, second[r]);
+                }
+            }
+            for r in 0..R {
+                store(&mut sums[r], parts.0, first[r]);
+                store(&mut sums[r], parts.1, second[r]);
+            }
+        }
+
+        #[target_feature(enable = "avx2,fma,f16c")]
+        fn $wide<const R: usize>(a: &[f32], b: &[[$code; PANEL]], sums: &mut [[f32; PANEL]], ahead: Ahead) {
+            let sums: &mut [[f32; PANEL]; R] = sums.try_into().expect("one row of sums for each row");
+            let mut acc = [[_mm256_setzero_ps(); 4]; R];
+            for r in 0..R {
+                for part in 0..4 {
+                    acc[r][part] = load(&sums[r], part);
+                }
+            }
+            let (left, right) = const { ($parts(0), $parts(1)) };
+            let mut at = ahead.at;
+            for (b, a) in b.iter().zip(a.as_chunks::<R>().0) {
+                for line in 0..$lines {
+                    prefetch(at.wrapping_add(64 * line));
+                }
+                at = at.wrapping_add(ahead.step);
+                let (b0, b1) = $widen(b, 0);
+                let (b2, b3) = $widen(b, 1);
+                for r in 0..R {
+                    let x = _mm256_set1_ps(a[r]);
+                    acc[r][left.0] = _mm256_fmadd_ps(x, b0, acc[r][left.0]);
+                    acc[r][left.1] = _mm256_fmadd_ps(x, b1, acc[r][left.1]);
+                    acc[r][right.0] = _mm256_fmadd_ps(x, b2, acc[r][right.0]);
+                    acc[r][right.1] = _mm256_fmadd_ps(x, b3, acc[r][right.1]);
+                }
+            }
+            for r in 0..R {
+                for part in 0..4 {
+                    store(&mut sums[r], part, acc[r][part]);
+                }
+            }
+        }
+    };
+}
+
+tile!(half_f32, wide_f32, f32, f32_half, f32_parts, 2);
+tile!(half_bf16, wide_bf16, u16, bf16_half, code_parts, 1);
+tile!(half_e4m3, wide_e4m3, u8, e4m3_half, code_parts, 1);
+
+/// See `kernel::tile`.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn tile(rows: usize, a: &[f32], b: Codes<'_>, sums: &mut [[f32; PANEL]], ahead: Ahead) {
+    let step = ahead.step / 2;
+    let steps = a.len() / rows;
+    let halves = [Ahead { step, ..ahead }, Ahead { at: ahead.at.wrapping_add(steps * step), step }];
+    macro_rules! by_rows {
+        ($half:ident, $wide:ident, $b:expr; $($rows:literal)*) => {
+            match rows {
+                1 => $wide::<1>(a, $b, sums, ahead),
+                2 => $wide::<2>(a, $b, sums, ahead),
+                $($rows => {
+                    $half::<$rows, 0>(a, $b, sums, halves[0]);
+                    $half::<$rows, 1>(a, $b, sums, halves[1]);
+                })*
+                _ => unreachable!("a tile of {rows} rows"),
+            }
+        };
+    }
+    match b {
+        Codes::F32(b) => by_rows!(half_f32, wide_f32, b; 3 4 5 6),
+        Codes::Bf16(b) => by_rows!(half_bf16, wide_bf16, b; 3 4 5 6),
+        Codes::E4m3(b) => by_rows!(half_e4m3, wide_e4m3, b; 3 4 5 6),
+    }
+}
+
+/// See `kernel::widen`.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn widen(codes: Codes<'_>, out: &mut [[f32; PANEL]]) {
+    match codes {
+        Codes::F32(groups) => out.copy_from_slice(groups),
+        Codes::Bf16(groups) => {
+            for (out, group) in out.iter_mut().zip(groups) {
+                for half in 0..2 {
+                    let (first, second) = bf16_half(group, half);
+                    store(out, code_parts(half).0, first);
+                    store(out, code_parts(half).1, second);
+                }
+            }
+        }
+        Codes::E4m3(groups) => {
+            let factor = _mm256_set1_ps(E4M3_FACTOR);
+            for (out, group) in out.iter_mut().zip(groups) {
+                for half in 0..2 {
+                    let (first, second) = e4m3_half(group, half);
+                    store(out, code_parts(half).0, _mm256_mul_ps(first, factor));
+                    store(out, code_parts(half).1, _mm256_mul_ps(second, factor));
+                }
+            }
+        }
+    }
+}
+
+/// See `kernel::turn`: squares of 8 through registers.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn turn(from: &[[f32; PANEL]; PANEL], scales: Option<&[f32; PANEL]>, out: &mut [[f32; PANEL]; PANEL]) {
+    for part in 0..4 {
+        let scale = scales.map_or(_mm256_set1_ps(1.0), |s| load(s, part));
+        for at in 0..4 {
+            let mut s = [_mm256_setzero_ps(); 8];
+            for (i, s) in s.iter_mut().enumerate() {
+                *s = _mm256_mul_ps(load(&from[8 * at + i], part), scale);
+            }
+            for (i, &t) in turn8(s).iter().enumerate() {
+                store(&mut out[8 * part + i], at, t);
+            }
+        }
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn turn8(s: [__m256; 8]) -> [__m256; 8] {
+    let mut t = [_mm256_setzero_ps(); 8];
+    for i in 0..4 {
+        t[2 * i] = _mm256_unpacklo_ps(s[2 * i], s[2 * i + 1]);
+        t[2 * i + 1] = _mm256_unpackhi_ps(s[2 * i], s[2 * i + 1]);
+    }
+    let mut u = [_mm256_setzero_ps(); 8];
+    for i in 0..2 {
+        for j in 0..2 {
+            u[4 * i + 2 * j] = _mm256_shuffle_ps::<0x44>(t[4 * i + j], t[4 * i + 2 + j]);
+            u[4 * i + 2 * j + 1] = _mm256_shuffle_ps::<0xee>(t[4 * i + j], t[4 * i + 2 + j]);
+        }
+    }
+    let mut v = [_mm256_setzero_ps(); 8];
+    for i in 0..4 {
+        v[i] = _mm256_permute2f128_ps::<0x20>(u[i], u[4 + i]);
+        v[4 + i] = _mm256_permute2f128_ps::<0x31>(u[i], u[4 + i]);
+    }
+    v
+}

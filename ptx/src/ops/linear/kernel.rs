@@ -1,0 +1,151 @@
+//! What the driver asks of an instruction set: tile heights, and the tile kernel and widening compiled for it.
+//!
+//! A tile is up to [`TILE`] rows of x times one panel of 32 outputs. Every version runs, for each row and output, the
+//! same chain `acc = fma(a[k], b[k], acc)` over ascending k, so the height of a tile never shows in the bits.
+
+use super::PANEL;
+use super::packed::{Codes, place};
+#[cfg(target_arch = "x86_64")]
+use super::{avx2, avx512};
+use crate::{Isa, dtype};
+
+/// Most rows of a tile on any instruction set.
+pub(super) const TILE: usize = 12;
+
+/// The f32 sums of a tile.
+pub(super) type Sums = [[f32; PANEL]; TILE];
+
+/// What to ask the memory for while a tile is computed: `step` bytes further with each k.
+#[derive(Clone, Copy)]
+pub(super) struct Ahead {
+    pub(super) at: *const u8,
+    pub(super) step: usize,
+}
+
+impl Ahead {
+    /// A share of `bytes` bytes at `at`: the part `part` of `parts`, over `steps` values of k.
+    pub(super) fn share(at: *const u8, bytes: usize, part: usize, parts: usize, steps: usize) -> Ahead {
+        Ahead { at: at.wrapping_add(bytes / parts * part), step: (bytes / parts).div_ceil(steps.max(1)) }
+    }
+}
+
+/// Rows of the highest tile: as many sums as the registers hold.
+pub(super) fn height(isa: Isa) -> usize {
+    match isa {
+        Isa::Portable => 2,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => 6,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => 12,
+    }
+}
+
+/// Most rows for which [`tile`] takes codes and widens them in registers, tile by tile.
+pub(super) fn direct_rows(isa: Isa) -> usize {
+    match isa {
+        Isa::Portable => 0,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 | Isa::Avx512 => TILE,
+    }
+}
+
+/// Whether a tile of `rows` rows reads its codes only once.
+pub(super) fn one_pass(isa: Isa, rows: usize) -> bool {
+    match isa {
+        Isa::Portable => false,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => rows <= avx2::WIDE_ROWS,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => rows <= TILE,
+    }
+}
+
+/// What x is multiplied by where e4m3 codes are widened in registers: they come out as value / 256, and a power of two
+/// moves from one factor to the other without changing the product.
+pub(super) const E4M3_FACTOR: f32 = 256.0;
+
+/// Continues the chains of `rows` rows by one step for each group of `b`. `a` is `[groups][rows]`.
+pub(super) fn tile(isa: Isa, rows: usize, a: &[f32], b: Codes<'_>, sums: &mut [[f32; PANEL]], ahead: Ahead) {
+    match isa {
+        Isa::Portable => {
+            let Codes::F32(b) = b else { unreachable!("portable tiles take widened panels") };
+            match rows {
+                1 => tile_portable::<1>(a, b, sums),
+                _ => tile_portable::<2>(a, b, sums),
+            }
+        }
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: an `Isa` other than portable is only made by detection (`Isa::available`).
+        Isa::Avx2 => unsafe { avx2::tile(rows, a, b, sums, ahead) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Isa::Avx512 => unsafe { avx512::tile(rows, a, b, sums, ahead) },
+    }
+}
+
+fn tile_portable<const R: usize>(a: &[f32], b: &[[f32; PANEL]], sums: &mut [[f32; PANEL]]) {
+    let sums: &mut [[f32; PANEL]; R] = sums.try_into().expect("one row of sums for each row");
+    let mut acc = *sums;
+    for (b, a) in b.iter().zip(a.as_chunks::<R>().0) {
+        for r in 0..R {
+            for j in 0..PANEL {
+                acc[r][j] = a[r].mul_add(b[j], acc[r][j]);
+            }
+        }
+    }
+    *sums = acc;
+}
+
+/// The values of codes without their scale, exactly, outputs in order.
+pub(super) fn widen(isa: Isa, codes: Codes<'_>, out: &mut [[f32; PANEL]]) {
+    match isa {
+        Isa::Portable => widen_portable(codes, out),
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: an `Isa` other than portable is only made by detection (`Isa::available`).
+        Isa::Avx2 => unsafe { avx2::widen(codes, out) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Isa::Avx512 => unsafe { avx512::widen(codes, out) },
+    }
+}
+
+fn widen_portable(codes: Codes<'_>, out: &mut [[f32; PANEL]]) {
+    match codes {
+        Codes::F32(groups) => out.copy_from_slice(groups),
+        Codes::Bf16(groups) => {
+            for (out, group) in out.iter_mut().zip(groups) {
+                for (j, o) in out.iter_mut().enumerate() {
+                    *o = dtype::bf16_to_f32(group[place(j)]);
+                }
+            }
+        }
+        Codes::E4m3(groups) => {
+            for (out, group) in out.iter_mut().zip(groups) {
+                for (j, o) in out.iter_mut().enumerate() {
+                    *o = dtype::e4m3_to_f32(group[place(j)]);
+                }
+            }
+        }
+    }
+}
+
+/// Writes `out[o][j] = from[j][o] * scales[o]` (no scales: 1) for a square of 32.
+pub(super) fn turn(
+    isa: Isa,
+    from: &[[f32; PANEL]; PANEL],
+    scales: Option<&[f32; PANEL]>,
+    out: &mut [[f32; PANEL]; PANEL],
+) {
+    match isa {
+        Isa::Portable => {
+            for o in 0..PANEL {
+                for j in 0..PANEL {
+                    out[o][j] = scales.map_or(from[j][o], |s| from[j][o] * s[o]);
+                }
+            }
+        }
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: an `Isa` other than portable is only made by detection (`Isa::available`); AVX-512 includes AVX2.
+        Isa::Avx2 | Isa::Avx512 => unsafe { avx2::turn(from, scales, out) },
+    }
+}

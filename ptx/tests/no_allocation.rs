@@ -1,0 +1,63 @@
+//! Row and element ops allocate nothing once their threads are warm. One test, so that nothing else allocates meanwhile.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use ptx::Cpu;
+use ptx::ops::{adamw, embedding, grad_norm, residual, rmsnorm, rope, round, swiglu};
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+struct Counting;
+
+// SAFETY: every call goes to the system allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of `GlobalAlloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[test]
+fn warm_ops_allocate_nothing() {
+    const ROWS: usize = 80;
+    const DIM: usize = 512;
+    const LEN: usize = ROWS * DIM;
+    let cpu = Cpu::new(2);
+    let (a, b) = (vec![0.5_f32; LEN], vec![0.25_f32; LEN]);
+    let [mut x, mut y, mut z] = [a.clone(), a.clone(), a.clone()];
+    let (mut inv, mut dgain) = (vec![0.0; ROWS], vec![0.0; DIM]);
+    let (mut cos, mut sin) = (vec![0.0; LEN / 2], vec![0.0; LEN / 2]);
+    let (ids, frequencies) = (vec![3_u32; ROWS], vec![0.01_f32; DIM / 2]);
+    let hyper = adamw::AdamW { lr: 1e-3, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.1 };
+    let mut all = || {
+        rmsnorm::forward(&cpu, DIM, &a, &b[..DIM], 1e-6, &mut x, Some(&mut inv));
+        rmsnorm::forward_in_place(&cpu, DIM, &mut x, &b[..DIM], 1e-6, None);
+        rmsnorm::backward(&cpu, DIM, &a, &b[..DIM], &inv, &b, &mut x, true, &mut dgain);
+        rope::tables(&cpu, &ids, &frequencies, 1.0, &mut cos, &mut sin);
+        rope::forward(&cpu, 1, DIM, &mut x, &cos, &sin);
+        rope::backward(&cpu, 1, DIM, &mut x, &cos, &sin);
+        swiglu::forward(&cpu, &a, &b, &mut x);
+        swiglu::backward(&cpu, &a, &b, &x, &mut y, &mut z);
+        round::bf16(&cpu, &mut x);
+        residual::add(&cpu, &mut x, &a);
+        embedding::forward(&cpu, |_, row| row.fill(1.0), DIM, &ids, &mut x);
+        embedding::backward(&cpu, DIM, &ids, &a, &mut x);
+        adamw::step(&cpu, hyper, 1, 1.0, &mut x, &a, &mut y, &mut z);
+        assert!(grad_norm::sum_of_squares(&cpu, &x) > 0.0 && grad_norm::all_finite(&cpu, &x).is_none());
+    };
+    all();
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    assert!(before > 0, "the counter counts");
+    all();
+    assert_eq!(ALLOCATIONS.load(Ordering::Relaxed) - before, 0);
+}
