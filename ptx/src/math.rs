@@ -31,6 +31,29 @@ pub fn exp(x: f32) -> f32 {
     y * a * b
 }
 
+/// (e^x - 1, e^x - 1 - x) for |x| <= 80, both with a small relative error however small x is: below 4 ulp for the first,
+/// 32 for the second (what is left of e^x when its leading terms cancel just outside |x| = ln2/2).
+#[must_use]
+#[inline(always)]
+#[allow(clippy::cast_possible_truncation)] // n is in [-116, 116]
+pub fn exp_rest(x: f32) -> (f32, f32) {
+    const SHIFT: f32 = 12_582_912.0; // 1.5 * 2^23: adding it rounds to an integer
+    let n = x.mul_add(std::f32::consts::LOG2_E, SHIFT) - SHIFT;
+    let r = n.mul_add(-0.693_359_4, x);
+    let r = n.mul_add(2.121_944_4e-4, r);
+    // The polynomial of `exp`: p r^2 = e^r - 1 - r.
+    let p = 1.987_569_1e-4_f32;
+    let p = p.mul_add(r, 1.398_199_9e-3);
+    let p = p.mul_add(r, 8.333_452e-3);
+    let p = p.mul_add(r, 4.166_579_6e-2);
+    let p = p.mul_add(r, 1.666_666_5e-1);
+    let p = p.mul_add(r, 0.5);
+    let second = p * (r * r);
+    let scale = f32::from_bits(((n as i32 + 127) as u32) << 23);
+    let first = (r + second).mul_add(scale, scale - 1.0);
+    (first, if n == 0.0 { second } else { first - x })
+}
+
 /// Natural logarithm. Zero gives minus infinity, a negative number NaN, infinity infinity.
 #[must_use]
 #[inline(always)]
@@ -140,6 +163,26 @@ mod tests {
             worst_ln = worst_ln.max(ulps(ln(x), f64::from(x).ln()));
         }
         assert!(worst_exp < 2.0 && worst_ln < 2.0, "exp {worst_exp}, ln {worst_ln} ulp");
+    }
+
+    #[test]
+    #[allow(clippy::cast_precision_loss)]
+    fn exp_rest_keeps_its_relative_accuracy() {
+        let (mut worst_first, mut worst_second) = (0.0_f64, 0.0_f64);
+        let mut check = |x: f32| {
+            let wide = f64::from(x);
+            // e^x - 1 - x in f64 loses all of its digits near 0; there the series is exact enough.
+            let series = wide * wide * (0.5 + wide / 6.0 + wide * wide / 24.0 + wide.powi(3) / 120.0);
+            let second = if x.abs() < 1e-3 { series } else { wide.exp_m1() - wide };
+            let got = exp_rest(x);
+            worst_first = worst_first.max(ulps(got.0, wide.exp_m1()));
+            worst_second = worst_second.max(ulps(got.1, second));
+        };
+        (-800_000..=800_000).for_each(|i| check(i as f32 * 1e-4));
+        (-500_000..=500_000).for_each(|i| check(i as f32 * 1e-6));
+        (1..50).for_each(|i| [-1.0, 1.0].into_iter().for_each(|sign| check(sign * 2.0_f32.powi(-i))));
+        assert!(worst_first < 4.0 && worst_second < 32.0, "{worst_first} and {worst_second} ulp");
+        assert_eq!(exp_rest(0.0), (0.0, 0.0));
     }
 
     #[test]

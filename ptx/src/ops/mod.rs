@@ -1,5 +1,8 @@
 //! One folder per op: contract, slow truth, fast path.
 
+pub mod divergence;
+pub mod log_softmax;
+pub mod sample;
 pub mod adamw;
 pub mod embedding;
 pub mod grad_norm;
