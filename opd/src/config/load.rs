@@ -120,7 +120,7 @@ impl Config {
         let text = std::fs::read_to_string(path).map_err(read)?;
         // The folder of a bare file name is the current one, which `absolute` puts in front.
         let folder = std::path::absolute(path).map_err(read)?.parent().map(Path::to_path_buf).unwrap_or_default();
-        let here = std::path::absolute("").or_else(|_| std::env::current_dir()).map_err(read)?;
+        let here = std::env::current_dir().map_err(read)?;
         parse(&text, &path.display().to_string(), sets, &folder, &here)
     }
 }
