@@ -153,11 +153,12 @@ fn last_number(text: &str) -> Option<Number> {
         };
         at = end;
         let mut number = Number { above, below: Decimal::one() };
-        if bytes.get(at) == Some(&b'/') {
-            if let Some((below, end)) = decimal_at(bytes, at + 1).filter(|(below, _)| !below.digits.is_empty()) {
-                number.below = below;
-                at = end;
-            }
+        if bytes.get(at) == Some(&b'/')
+            && let Some((below, end)) = decimal_at(bytes, at + 1)
+            && !below.digits.is_empty()
+        {
+            number.below = below;
+            at = end;
         }
         last = Some(number);
     }

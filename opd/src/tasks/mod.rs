@@ -366,7 +366,7 @@ pub fn split_of(prompt: &[u32]) -> Split {
         hash = (hash ^ u64::from(id)).wrapping_mul(0x0100_0000_01b3);
     }
     hash = (hash ^ (hash >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
-    if (hash >> 32) % TEST_SHARE == 0 { Split::Test } else { Split::Train }
+    if (hash >> 32).is_multiple_of(TEST_SHARE) { Split::Test } else { Split::Train }
 }
 
 #[cfg(test)]

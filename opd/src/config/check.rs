@@ -1,0 +1,78 @@
+//! The ranges of the run file's values.
+
+use super::{Config, Schedule, Task};
+
+/// A value that has the right kind and is still wrong.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{key}` is {value}; it must be {must}")]
+pub struct Fault {
+    /// The key, from the top level.
+    pub key: String,
+    /// Its value.
+    pub value: String,
+    /// What it must be.
+    pub must: String,
+}
+
+impl Config {
+    /// Whether every value is in range. A loaded configuration is; one that was built in code may not be.
+    ///
+    /// # Errors
+    /// The first value that is not.
+    pub fn check(&self) -> Result<(), Fault> {
+        let (rollout, train, eval) = (&self.rollout, &self.train, &self.eval);
+        let positive = |x: f64| x > 0.0 && x.is_finite();
+        let decay = |x: f64| (0.0..1.0).contains(&x);
+
+        need("seed", self.seed, i64::try_from(self.seed).is_ok(), "at most 2^63 - 1")?;
+        match &self.task {
+            Task::Procedural(spec) => spec.check().map_err(|error| {
+                let (value, must) = match &error {
+                    crate::tasks::TaskError::Range { value, min, max, .. } => {
+                        (value.to_string(), format!("{min} to {max}"))
+                    }
+                    crate::tasks::TaskError::Ops { ops } => {
+                        (format!("{ops:?}"), "one or more of + - *, each at most once".to_string())
+                    }
+                    crate::tasks::TaskError::TooFewPrompts { .. } => {
+                        ("too small".to_string(), "larger: there are too few different prompts".to_string())
+                    }
+                };
+                Fault { key: format!("task.{}", error.key()), value, must }
+            })?,
+            Task::Prompts(task) => need("task.max_prompt", task.max_prompt, task.max_prompt > 0, "at least 1")?,
+        }
+        need("rollout.recipe", format!("{:?}", rollout.recipe), !rollout.recipe.is_empty(), "a name or a path")?;
+        need("rollout.n", rollout.n, rollout.n > 0, "at least 1")?;
+        need("rollout.temperature", rollout.temperature, positive(rollout.temperature), "more than 0 and finite")?;
+        let top_p = rollout.top_p > 0.0 && rollout.top_p <= 1.0;
+        need("rollout.top_p", rollout.top_p, top_p, "more than 0 and at most 1")?;
+        need("rollout.max_tokens", rollout.max_tokens, rollout.max_tokens > 0, "at least 1")?;
+        match self.schedule {
+            Schedule::Sync => {
+                let must = "0 when `schedule` is \"sync\", which trains on the newest weights only";
+                need("rollout.staleness_max", rollout.staleness_max, rollout.staleness_max == 0, must)?;
+            }
+        }
+        need("train.lr", train.lr, positive(train.lr), "more than 0 and finite")?;
+        need("train.clip", train.clip, train.clip > 0.0, "more than 0; inf for no clipping")?;
+        need("train.batch", train.batch, train.batch > 0, "at least 1")?;
+        let fits = train.batch.checked_mul(rollout.n).is_some();
+        need("train.batch", train.batch, fits, "smaller: batch * rollout.n is the number of sequences of an update")?;
+        let weight_decay = train.weight_decay >= 0.0 && train.weight_decay.is_finite();
+        need("train.weight_decay", train.weight_decay, weight_decay, "at least 0 and finite")?;
+        need("train.beta1", train.beta1, decay(train.beta1), "at least 0 and less than 1")?;
+        need("train.beta2", train.beta2, decay(train.beta2), "at least 0 and less than 1")?;
+        need("eval.problems", eval.problems, eval.problems > 0, "at least 1")?;
+        let temperature = eval.temperature >= 0.0 && eval.temperature.is_finite();
+        need("eval.temperature", eval.temperature, temperature, "at least 0 and finite")?;
+        if let Some(checkpoint) = &self.checkpoint {
+            need("checkpoint.every", checkpoint.every, checkpoint.every > 0, "at least 1")?;
+        }
+        Ok(())
+    }
+}
+
+fn need(key: &str, value: impl ToString, ok: bool, must: &str) -> Result<(), Fault> {
+    if ok { Ok(()) } else { Err(Fault { key: key.to_string(), value: value.to_string(), must: must.to_string() }) }
+}

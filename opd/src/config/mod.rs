@@ -1,0 +1,277 @@
+//! The run file, `run.toml`: everything that a training run depends on, strict and resolved.
+//!
+//! ```toml
+//! student = "models/student"      # folders, relative to this file
+//! teacher = "models/teacher"
+//! updates = 200
+//! seed = 0
+//! schedule = "sync"
+//! budget = "off"
+//! out = "runs/first"              # relative to where the command runs
+//!
+//! [task]                          # a procedural task, or: prompts = "file.jsonl", max_prompt = 1024
+//! name = "modular-chain"
+//! depth = 8
+//!
+//! [loss]
+//! kind = "reverse-kl"             # forward-kl
+//!
+//! [rollout]
+//! recipe = "identity"             # a built-in recipe, or a path that ends in .toml
+//! n = 4                           # samples of each prompt
+//! temperature = 1.0
+//! top_p = 1.0
+//! max_tokens = 9                  # unless given, what the task needs, or 256 for prompts
+//! staleness_max = 0
+//! in_flight = "drain"
+//!
+//! [train]
+//! precision = "bf16"              # f32
+//! lr = 1e-4
+//! warmup = 10                     # updates
+//! clip = 1.0                      # the gradient's norm; inf for none
+//! batch = 64                      # prompts per update: batch * n sequences
+//! weight_decay = 0.01
+//! beta1 = 0.9
+//! beta2 = 0.95
+//!
+//! [eval]
+//! problems = 256
+//! every = 50                      # updates; 0 is only before and after
+//! temperature = 0.0               # 0 takes the most probable token
+//!
+//! [checkpoint]                    # without it only the last update is kept
+//! every = 50
+//! ```
+//! `student`, `teacher` and `[task]` are required; the other values above are the defaults. An unknown key, a value of
+//! the wrong kind or out of range is an error that names file, line and key. [`Config::load`] also takes overrides,
+//! `a.b=c`; [`Config::to_toml`] writes the resolved file, which loads to the same value from any folder.
+
+mod check;
+mod defaults;
+mod keys;
+mod load;
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::tasks::TaskSpec;
+
+pub use check::Fault;
+pub use load::ConfigError;
+
+/// A resolved run file. Paths are absolute.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// The folder of the model to train.
+    pub student: PathBuf,
+    /// The folder of the model to learn from.
+    pub teacher: PathBuf,
+    /// Optimizer steps.
+    #[serde(default = "defaults::updates")]
+    pub updates: u32,
+    /// The seed of problems, rollouts and data order; at most 2^63 - 1, which is as far as TOML counts.
+    #[serde(default)]
+    pub seed: u64,
+    /// How rollouts, scoring and updates take turns.
+    #[serde(default)]
+    pub schedule: Schedule,
+    /// What holds mismatch in bounds.
+    #[serde(default)]
+    pub budget: Budget,
+    /// The folder that the run writes.
+    #[serde(default = "defaults::out")]
+    pub out: PathBuf,
+    /// What to train on.
+    pub task: Task,
+    /// What to minimise.
+    #[serde(default)]
+    pub loss: Loss,
+    /// How the student is sampled.
+    #[serde(default)]
+    pub rollout: Rollout,
+    /// How the student is updated.
+    #[serde(default)]
+    pub train: Train,
+    /// How quality is measured on the way.
+    #[serde(default)]
+    pub eval: Eval,
+    /// When checkpoints are kept; the last update always is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<Checkpoint>,
+}
+
+/// How rollouts, scoring and updates take turns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Schedule {
+    /// One after the other; rollouts always come from the newest weights.
+    #[default]
+    Sync,
+}
+
+/// What holds mismatch in bounds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Budget {
+    /// Nothing: mismatch is measured only.
+    #[default]
+    Off,
+}
+
+/// What to train on: exactly one of the two.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Task {
+    /// Problems drawn from a seed.
+    Procedural(TaskSpec),
+    /// Prompts from a file.
+    Prompts(PromptTask),
+}
+
+/// Prompts from a file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PromptTask {
+    /// A JSONL file as [`crate::prompts`] reads it.
+    pub prompts: PathBuf,
+    /// The most tokens a prompt may have.
+    #[serde(default = "defaults::max_prompt")]
+    pub max_prompt: u32,
+}
+
+/// What to minimise.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Loss {
+    /// The divergence.
+    pub kind: LossKind,
+}
+
+/// A divergence between student and teacher at each prefix, exact over the vocabulary.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LossKind {
+    /// KL(student || teacher).
+    #[default]
+    ReverseKl,
+    /// KL(teacher || student).
+    ForwardKl,
+}
+
+/// How the student is sampled.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Rollout {
+    /// The name of a built-in recipe, which the engine knows, or the path of a recipe file.
+    pub recipe: String,
+    /// Samples of each prompt.
+    pub n: u32,
+    /// What logits are divided by.
+    pub temperature: f64,
+    /// The share of probability that tokens are drawn from; 1 is all.
+    pub top_p: f64,
+    /// The most tokens of a completion.
+    pub max_tokens: u32,
+    /// The most versions that a token's weights may be behind at use.
+    pub staleness_max: u32,
+    /// What new weights do with running rollouts.
+    pub in_flight: InFlight,
+}
+
+/// What new weights do with running rollouts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum InFlight {
+    /// They wait until none is running.
+    #[default]
+    Drain,
+}
+
+/// How the student is updated: AdamW with a linear warm-up, then a constant rate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Train {
+    /// The precision of the trained student's forward pass.
+    pub precision: Precision,
+    /// The learning rate after the warm-up.
+    pub lr: f64,
+    /// Updates over which the rate rises.
+    pub warmup: u32,
+    /// The largest norm of the whole gradient; infinite for none.
+    pub clip: f64,
+    /// Prompts per update; each has `rollout.n` sequences.
+    pub batch: u32,
+    /// Decoupled weight decay.
+    pub weight_decay: f64,
+    /// The decay of the gradient's mean.
+    pub beta1: f64,
+    /// The decay of the gradient's square.
+    pub beta2: f64,
+}
+
+/// The precision of the trained student's forward pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Precision {
+    /// BF16 weights and activations.
+    #[default]
+    Bf16,
+    /// F32 throughout.
+    F32,
+}
+
+/// How quality is measured on the way.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Eval {
+    /// How many problems.
+    pub problems: u32,
+    /// Updates between evaluations; 0 evaluates only before and after.
+    pub every: u32,
+    /// What logits are divided by; 0 takes the most probable token.
+    pub temperature: f64,
+}
+
+/// When checkpoints are kept.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Checkpoint {
+    /// Updates between checkpoints.
+    pub every: u32,
+}
+
+impl Config {
+    /// The resolved file, every value written out.
+    ///
+    /// # Panics
+    /// When [`Config::check`] refuses the values, or a path is not Unicode.
+    #[must_use]
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).expect("a checked configuration can be written")
+    }
+
+    /// Sequences of an update.
+    #[must_use]
+    pub fn sequences(&self) -> usize {
+        self.train.batch as usize * self.rollout.n as usize
+    }
+}
+
+impl<'de> Deserialize<'de> for Task {
+    /// By what is present: an untagged enum would hide why neither fits.
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Task, D::Error> {
+        let table = toml::Table::deserialize(deserializer)?;
+        let task = if table.contains_key("prompts") {
+            table.try_into().map(Task::Prompts)
+        } else {
+            table.try_into().map(Task::Procedural)
+        };
+        task.map_err(|error| serde::de::Error::custom(error.message()))
+    }
+}
+
+#[cfg(test)]
+mod tests;
