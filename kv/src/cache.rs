@@ -149,7 +149,7 @@ impl KvCache {
     /// The last page, if tokens are still to be written into it and somebody else holds it too.
     fn shared_tail(&self, sequence: &Sequence) -> Option<PageId> {
         let tail = *sequence.pages.last()?;
-        let partial = sequence.len % self.layout.page_len() != 0;
+        let partial = !sequence.len.is_multiple_of(self.layout.page_len());
         (partial && self.pool.refs(tail) > 1).then_some(tail)
     }
 }

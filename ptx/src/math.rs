@@ -19,7 +19,7 @@ pub fn exp(x: f32) -> f32 {
     let p = p.mul_add(r, 8.333_452e-3);
     let p = p.mul_add(r, 4.166_579_6e-2);
     let p = p.mul_add(r, 1.666_666_5e-1);
-    let p = p.mul_add(r, 5.000_000_1e-1);
+    let p = p.mul_add(r, 5e-1);
     let y = p.mul_add(r * r, r) + 1.0;
     // 2^n in two exact steps, so that n = 128 and subnormal results work.
     // Read off the bits because `as`, which saturates, does not vectorise. Of NaN they make no sense; the product below
@@ -77,7 +77,7 @@ pub fn ln(x: f32) -> f32 {
     let p = p.mul_add(f, -1.666_805_8e-1);
     let p = p.mul_add(f, 2.000_071_5e-1);
     let p = p.mul_add(f, -2.499_999_4e-1);
-    let p = p.mul_add(f, 3.333_333_1e-1);
+    let p = p.mul_add(f, 3.333_333e-1);
     let ff = f * f;
     let low = e.mul_add(-2.121_944_4e-4, p * f * ff);
     let low = (-0.5_f32).mul_add(ff, low);
@@ -109,7 +109,7 @@ pub fn sin_cos(x: f32) -> (f32, f32) {
     let sin = (s * z).mul_add(r, r);
     let c = 2.087_675_698_786_81e-9_f64;
     let c = c.mul_add(z, -2.755_731_922_398_589e-7);
-    let c = c.mul_add(z, 2.480_158_730_158_730e-5);
+    let c = c.mul_add(z, 2.480_158_730_158_73e-5);
     let c = c.mul_add(z, -1.388_888_888_888_889e-3);
     let c = c.mul_add(z, 4.166_666_666_666_666_4e-2);
     let c = c.mul_add(z, -0.5);
