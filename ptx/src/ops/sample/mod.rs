@@ -23,6 +23,7 @@
 use crate::Isa;
 use crate::ops::log_softmax::{LogitError, diagnose};
 
+pub mod cases;
 mod cpu;
 pub mod naive;
 #[cfg(test)]
