@@ -35,10 +35,10 @@ pub fn exp(x: f32) -> f32 {
 /// 32 for the second (what is left of e^x when its leading terms cancel just outside |x| = ln2/2).
 #[must_use]
 #[inline(always)]
-#[allow(clippy::cast_possible_truncation)] // n is in [-116, 116]
 pub fn exp_rest(x: f32) -> (f32, f32) {
-    const SHIFT: f32 = 12_582_912.0; // 1.5 * 2^23: adding it rounds to an integer
-    let n = x.mul_add(std::f32::consts::LOG2_E, SHIFT) - SHIFT;
+    const SHIFT: f32 = 12_582_912.0; // as in `exp`
+    let shifted = x.mul_add(std::f32::consts::LOG2_E, SHIFT);
+    let n = shifted - SHIFT;
     let r = n.mul_add(-0.693_359_4, x);
     let r = n.mul_add(2.121_944_4e-4, r);
     // The polynomial of `exp`: p r^2 = e^r - 1 - r.
@@ -49,7 +49,7 @@ pub fn exp_rest(x: f32) -> (f32, f32) {
     let p = p.mul_add(r, 1.666_666_5e-1);
     let p = p.mul_add(r, 0.5);
     let second = p * (r * r);
-    let scale = f32::from_bits(((n as i32 + 127) as u32) << 23);
+    let scale = f32::from_bits(shifted.to_bits().wrapping_sub(SHIFT.to_bits()).wrapping_add(127) << 23); // 2^n
     let first = (r + second).mul_add(scale, scale - 1.0);
     (first, if n == 0.0 { second } else { first - x })
 }

@@ -1,10 +1,12 @@
-//! Row and element ops allocate nothing once their threads are warm. One test, so that nothing else allocates meanwhile.
+//! Row and element ops, and those on logits, allocate nothing once their threads are warm. One test, so that nothing else allocates meanwhile.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ptx::Cpu;
-use ptx::ops::{adamw, embedding, grad_norm, residual, rmsnorm, rope, round, swiglu};
+use ptx::ops::divergence::{self, Kind, RowStats};
+use ptx::ops::sample::{self, Params};
+use ptx::ops::{adamw, embedding, grad_norm, log_softmax, residual, rmsnorm, rope, round, swiglu};
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 
@@ -39,7 +41,21 @@ fn warm_ops_allocate_nothing() {
     let (mut cos, mut sin) = (vec![0.0; LEN / 2], vec![0.0; LEN / 2]);
     let (ids, frequencies) = (vec![3_u32; ROWS], vec![0.01_f32; DIM / 2]);
     let hyper = adamw::AdamW { lr: 1e-3, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.1 };
+    let alone = Cpu::new(1); // these keep scratch by thread, and on two it is chance which of them warms up
+    let (mut picked, mut largest, mut nll) = (vec![0_u32; 8 * ROWS], vec![0.0; 8 * ROWS], vec![0.0; ROWS]);
+    let mut stats = vec![RowStats::default(); ROWS];
     let mut all = || {
+        log_softmax::top_k(&alone, ROWS, DIM, DIM, 1.0, &a, 8, &mut picked, &mut largest).unwrap();
+        log_softmax::gather(&alone, ROWS, DIM, DIM, 1.0, &a, &ids, &mut inv).unwrap();
+        divergence::kl(&alone, ROWS, DIM, DIM, 1.0, &a, &b, &mut nll).unwrap();
+        divergence::cross_entropy(&alone, ROWS, DIM, DIM, &mut x, &ids, &inv, &mut nll).unwrap();
+        x.copy_from_slice(&a);
+        divergence::dense(&alone, Kind::ReverseKl, ROWS, DIM, DIM, 1.0, &mut x, &b, &inv, &mut stats).unwrap();
+        for (temperature, top_k, top_p, min_p) in
+            [(0.0, 0, 1.0, 0.0), (0.7, 0, 1.0, 0.0), (1.0, 9, 0.9, 0.0), (1.0, 0, 0.9, 0.1)]
+        {
+            sample::draw(alone.isa(), &Params { temperature, top_k, top_p, min_p }, &a[..DIM], 0.5).unwrap();
+        }
         rmsnorm::forward(&cpu, DIM, &a, &b[..DIM], 1e-6, &mut x, Some(&mut inv));
         rmsnorm::forward_in_place(&cpu, DIM, &mut x, &b[..DIM], 1e-6, None);
         rmsnorm::backward(&cpu, DIM, &a, &b[..DIM], &inv, &b, &mut x, true, &mut dgain);

@@ -257,11 +257,11 @@ fn exclusions_give_no_nan() {
 
 #[test]
 fn tiny_divergences_keep_their_digits() {
-    // Half the variance of the log-ratio, to third order: 1e-12 and below, far under what sum p (ln p - ln q) in f32
-    // can resolve, and never negative.
+    // Half the variance of the log-ratio x, right to third order in x: from 1e-11 up, where sum p (ln p - ln q) in f32
+    // would be noise of 1e-7 and as often negative. The errors of the two lse, 5e-7 at most here, enter squared.
     let block = Block { rows: 1, vocab: 3000, valid: 3000, inv_temp: 1.0, spread: 3.0 };
     let p = logits(&block, 21, false);
-    for step in [1, 2, 8] {
+    for step in [1 << 6, 1 << 9, 1 << 12] {
         let q: Vec<f32> = p
             .iter()
             .enumerate()
@@ -273,8 +273,8 @@ fn tiny_divergences_keep_their_digits() {
         let (lp, x) = (logprobs(&p), q.iter().zip(&p).map(|(q, p)| q - p).collect::<Vec<f64>>());
         let mean: f64 = lp.iter().zip(&x).map(|(lp, x)| lp.exp() * x).sum();
         let want = 0.5 * lp.iter().zip(&x).map(|(lp, x)| lp.exp() * (x - mean) * (x - mean)).sum::<f64>();
-        close(format_args!("{step} ulp"), got, want, bounds(&p, &q).kl_pq + 1e-3 * want);
-        assert!(got >= 0.0 && want < 1e-10, "{got} {want}");
+        close(format_args!("{step} ulp"), got, want, 1e-3 * want + 2.5e-13);
+        assert!(got > 0.0 && want > 1e-12 && want < 1e-6, "{got} {want}");
     }
 }
 

@@ -88,7 +88,12 @@ pub(crate) fn padded(rest: &[f32]) -> [f32; LANES] {
 by_isa! {
     /// The mass of a row.
     pub(crate) fn row_mass(row: &[f32], inv_temp: f32) -> Mass {
-        row.chunks(TILE).fold(Mass::NONE, |mass, tile| mass.and(Mass::of_tile(tile, inv_temp)))
+// A loop and not a fold: a closure is compiled for the instruction set only if it happens to be inlined.
+        let mut mass = Mass::NONE;
+        for tile in row.chunks(TILE) {
+            mass = mass.and(Mass::of_tile(tile, inv_temp));
+        }
+        mass
     }
 }
 

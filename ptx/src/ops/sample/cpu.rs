@@ -2,8 +2,8 @@
 
 use super::{Params, Sampled};
 use crate::isa::by_isa;
-use crate::math::{exp, ln};
-use crate::ops::log_softmax::cpu::{EXP_IS_ZERO, LANES, TILE, row_mass, tile_masses};
+use crate::math::{exp, ln, tree16};
+use crate::ops::log_softmax::cpu::{EXP_IS_ZERO, LANES, TILE, padded, row_mass, tile_masses};
 use crate::ops::log_softmax::order;
 use crate::{Isa, scratch};
 
@@ -84,6 +84,7 @@ fn with_kept<R>(isa: Isa, params: &Params, row: &[f32], f: impl FnOnce(&[u64], f
 fn candidates(isa: Isa, params: &Params, row: &[f32], max: f32, total: f64, keys: &mut [u64]) -> usize {
     // exp is within 2 ulp, so no id that min-p keeps lies a thousandth of a nat below this; `kept` decides exactly.
     let floor = (ln(params.min_p) - 1e-3).max(EXP_IS_ZERO);
+    // Small steps: what is found beyond need is sorted for nothing.
     let mut depth = 2.0_f32;
     loop {
         let reach = if params.top_p < 1.0 { floor.max(-depth) } else { floor };
@@ -91,14 +92,18 @@ fn candidates(isa: Isa, params: &Params, row: &[f32], max: f32, total: f64, keys
         if reach == floor || mass >= f64::from(params.top_p) * total {
             return count;
         }
-        depth *= 2.0;
+        depth *= 1.5;
     }
 }
 
 by_isa! {
     /// The sum of exp(z - max), in the keys' order.
     fn mass_of(keys: &[u64], max: f32) -> f64 {
-        keys.iter().map(|&key| f64::from(exp(order::z(key) - max))).sum()
+        let mut total = 0.0;
+        for &key in keys {
+            total += f64::from(exp(order::z(key) - max));
+        }
+        total
     }
 }
 
@@ -121,12 +126,14 @@ by_isa! {
 by_isa! {
     /// The first key whose running sum of exp(z - max) exceeds uniform times the whole, or else the last; the whole.
     fn pick(keys: &[u64], max: f32, uniform: f32) -> (u64, f64) {
-        let mass = |key: u64| f64::from(exp(order::z(key) - max));
-        let total = keys.iter().map(|&key| mass(key)).sum();
+        let mut total = 0.0;
+        for &key in keys {
+            total += f64::from(exp(order::z(key) - max));
+        }
         let target = f64::from(uniform) * total;
         let mut sum = 0.0;
         for &key in keys {
-            sum += mass(key);
+            sum += f64::from(exp(order::z(key) - max));
             if sum > target {
                 return (key, total);
             }
@@ -196,17 +203,25 @@ by_isa! {
 by_isa! {
     /// How many columns have exp(z - max) above 0.
     fn count_above(row: &[f32], inv_temp: f32, max: f32) -> u32 {
-        let mut counts = [0_u32; LANES];
-        let (blocks, rest) = row.as_chunks::<LANES>();
-        for block in blocks {
-            for i in 0..LANES {
-                counts[i] += u32::from(block[i] * inv_temp - max > EXP_IS_ZERO);
+        // Counted in f32, which vectorises and is exact in a tile.
+        let mut count = 0.0_f64;
+        for tile in row.chunks(TILE) {
+            let (blocks, rest) = tile.as_chunks::<LANES>();
+            let mut lanes = [0.0_f32; LANES];
+            for block in blocks {
+                for i in 0..LANES {
+                    lanes[i] += if block[i] * inv_temp - max > EXP_IS_ZERO { 1.0 } else { 0.0 };
+                }
             }
+            let rest = padded(rest);
+            for i in 0..LANES {
+                lanes[i] += if rest[i] * inv_temp - max > EXP_IS_ZERO { 1.0 } else { 0.0 };
+            }
+            count += f64::from(tree16(&lanes));
         }
-        for (count, x) in counts.iter_mut().zip(rest) {
-            *count += u32::from(x * inv_temp - max > EXP_IS_ZERO);
-        }
-        counts.iter().sum()
+        #[allow(clippy::cast_possible_truncation)] // a row has fewer than 2^32 columns
+        let count = count as u32;
+        count
     }
 }
 

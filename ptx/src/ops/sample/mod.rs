@@ -17,12 +17,13 @@
 //! probability above 0 is taken. Bits depend on the row, the parameters and the uniform alone.
 //!
 //! **Cost.** At temperature 1 one log-sum-exp and a pass that counts the support; another log-sum-exp at other
-//! temperatures (for the raw logprob). Truncation adds selection: a heap for top-k; for top-p and min-p a pass per
-//! doubling of the distance from the maximum until enough mass is in, and a sort of what was found.
+//! temperatures (for the raw logprob). Truncation adds selection: a heap for top-k; for top-p and min-p passes
+//! that reach ever further below the maximum until enough mass is in, and a sort of what was found.
 
 use crate::Isa;
 use crate::ops::log_softmax::{LogitError, diagnose};
 
+pub mod cases;
 mod cpu;
 pub mod naive;
 #[cfg(test)]

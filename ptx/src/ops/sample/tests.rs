@@ -1,3 +1,4 @@
+use super::cases::cuts;
 use super::*;
 use crate::Cpu;
 use crate::ops::log_softmax::cases::{CASES, Case, QWEN3};
@@ -15,33 +16,6 @@ fn log_softmax_at(row: &[f32], inv_temp: f32, token: u32) -> f32 {
     let mut out = [0.0];
     gather(&Cpu::new(1), 1, row.len(), row.len(), inv_temp, row, &[token], &mut out).unwrap();
     out[0]
-}
-
-/// What a row is cut with in the tests.
-fn cuts() -> Vec<Params> {
-    let mut all = vec![];
-    for temperature in [1.0, 0.6, 1.7] {
-        for (top_k, top_p, min_p) in [
-            (0, 1.0, 0.0),
-            (1, 1.0, 0.0),
-            (4, 1.0, 0.0),
-            (40, 1.0, 0.0),
-            (2000, 1.0, 0.0),
-            (0, 0.01, 0.0),
-            (0, 0.5, 0.0),
-            (0, 0.95, 0.0),
-            (0, 0.999_9, 0.0),
-            (0, 1.0, 1e-30),
-            (0, 1.0, 0.07),
-            (0, 1.0, 1.0),
-            (20, 0.9, 0.0),
-            (50, 0.97, 0.04),
-            (0, 0.8, 0.03),
-        ] {
-            all.push(Params { temperature, top_k, top_p, min_p });
-        }
-    }
-    all
 }
 
 #[test]
