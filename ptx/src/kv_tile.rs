@@ -53,7 +53,7 @@ impl KvShape {
 }
 
 /// One layer of the pool, for reading.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct KvPages<'a> {
     /// Shape of the pages.
     pub shape: KvShape,
@@ -78,7 +78,7 @@ pub struct KvPagesMut<'a> {
 }
 
 /// Consecutive rows of a batch that are consecutive tokens of one sequence.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Span<'a> {
     /// First row of the batch.
     pub first_row: usize,

@@ -76,6 +76,19 @@ pub enum LogitError {
     },
 }
 
+impl LogitError {
+    /// The row of the block.
+    #[must_use]
+    pub fn row(&self) -> usize {
+        match *self {
+            LogitError::NotFinite { row, .. }
+            | LogitError::NoMass { row, .. }
+            | LogitError::Target { row, .. }
+            | LogitError::InfiniteLoss { row } => row,
+        }
+    }
+}
+
 /// Below this many columns in all, sharing costs more than it saves.
 pub(crate) const WORTH_SHARING: usize = 1 << 14;
 
