@@ -4,13 +4,13 @@
 /// e^x. Overflow gives infinity, underflow zero or a subnormal, NaN stays NaN.
 #[must_use]
 #[inline(always)]
-#[allow(clippy::cast_possible_truncation)] // n is in [-151, 129]
 pub fn exp(x: f32) -> f32 {
     // Beyond these the result is infinite or zero whatever the excess; the clamp keeps the exponent arithmetic in range.
     let c = if x > 89.0 { 89.0 } else { x };
     let c = if c < -104.0 { -104.0 } else { c };
-    const SHIFT: f32 = 12_582_912.0; // 1.5 * 2^23: adding it rounds to an integer
-    let n = c.mul_add(std::f32::consts::LOG2_E, SHIFT) - SHIFT;
+    const SHIFT: f32 = 12_582_912.0; // 1.5 * 2^23: adding it rounds to an integer, which the low bits then hold
+    let shifted = c.mul_add(std::f32::consts::LOG2_E, SHIFT);
+    let n = shifted - SHIFT;
     let r = n.mul_add(-0.693_359_4, c);
     let r = n.mul_add(2.121_944_4e-4, r);
     // Minimax polynomial of (e^r - 1 - r) / r^2 on [-ln2/2, ln2/2] (Cephes expf).
@@ -22,11 +22,12 @@ pub fn exp(x: f32) -> f32 {
     let p = p.mul_add(r, 5.000_000_1e-1);
     let y = p.mul_add(r * r, r) + 1.0;
     // 2^n in two exact steps, so that n = 128 and subnormal results work.
-    // `as` saturates and maps NaN to 0; the product below is NaN anyway because y is.
-    let n = n as i32;
+    // Read off the bits because `as`, which saturates, does not vectorise. Of NaN they make no sense; the product below
+    // is NaN anyway because y is.
+    let n = shifted.to_bits().wrapping_sub(SHIFT.to_bits()) as i32;
     let half = n >> 1;
-    let a = f32::from_bits(((half + 127) as u32) << 23);
-    let b = f32::from_bits(((n - half + 127) as u32) << 23);
+    let a = f32::from_bits((half.wrapping_add(127) as u32) << 23);
+    let b = f32::from_bits(((n - half).wrapping_add(127) as u32) << 23);
     y * a * b
 }
 
@@ -66,12 +67,13 @@ pub fn ln(x: f32) -> f32 {
 /// (sin x, cos x) for |x| up to 2^30, computed in f64 and rounded once: the angles of rotary embeddings are positions
 /// times frequencies, up to 10^6 radians, and need the wide reduction.
 #[must_use]
-#[inline]
-#[allow(clippy::cast_possible_truncation)] // rounding to f32 is the purpose; the quadrant fits i64
+#[inline(always)]
+#[allow(clippy::cast_possible_truncation)] // rounding to f32 is the purpose
 pub fn sin_cos(x: f32) -> (f32, f32) {
-    const SHIFT: f64 = 6_755_399_441_055_744.0; // 1.5 * 2^52
+    const SHIFT: f64 = 6_755_399_441_055_744.0; // 1.5 * 2^52: as in `exp`
     let x = f64::from(x);
-    let n = x.mul_add(std::f64::consts::FRAC_2_PI, SHIFT) - SHIFT;
+    let shifted = x.mul_add(std::f64::consts::FRAC_2_PI, SHIFT);
+    let n = shifted - SHIFT;
     let r = n.mul_add(-std::f64::consts::FRAC_PI_2, x);
     let r = n.mul_add(-6.123_233_995_736_766e-17, r); // the rest of pi/2
     let z = r * r;
@@ -89,7 +91,7 @@ pub fn sin_cos(x: f32) -> (f32, f32) {
     let c = c.mul_add(z, 4.166_666_666_666_666_4e-2);
     let c = c.mul_add(z, -0.5);
     let cos = c.mul_add(z, 1.0);
-    let quadrant = n as i64 & 3;
+    let quadrant = shifted.to_bits() & 3; // the low bits of SHIFT are zero
     let (s, c) = if quadrant & 1 == 0 { (sin, cos) } else { (cos, sin) };
     let s = if quadrant & 2 == 0 { s } else { -s };
     let c = if (quadrant + 1) & 2 == 0 { c } else { -c };
