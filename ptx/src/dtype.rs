@@ -120,7 +120,9 @@ fn encode8<const MANTISSA: u32, const BIAS: u32>(x: f32, max_code: u32, nan: u32
     let r = rounded.to_bits();
     // Normal: rebias exponent and keep the mantissa's upper bits. Subnormal: a multiple of 2^(1 - BIAS - MANTISSA).
     let normal = (r >> (23 - MANTISSA)).wrapping_sub((127 - BIAS) << MANTISSA);
-    let subnormal = (rounded * f32::from_bits((127 + BIAS - 1 + MANTISSA) << 23)) as u32;
+    // Read off the last places of 2^23 + n, since a saturating cast does not vectorise.
+    let step = f32::from_bits((127 + BIAS - 1 + MANTISSA) << 23);
+    let subnormal = (rounded * step + 8_388_608.0).to_bits() & 0xff;
     let code = if r < (128 - BIAS) << 23 { subnormal } else { normal.min(max_code) };
     (sign | if magnitude.is_nan() { nan } else { code }) as u8
 }

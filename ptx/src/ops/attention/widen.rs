@@ -1,11 +1,11 @@
 //! Keys and values of up to 256 positions as f32 scratch, for many query rows, small pages and odd head dims.
 
-use super::lanes::GROUP;
+use super::lanes::{GROUP, GROUPS};
 use crate::DType;
 use crate::isa::by_isa;
 use crate::kv_tile::{Bf16, E4m3, Element, F32, KvShape};
 
-/// Where the keys to widen are.
+/// Keys and values of one head at positions `first..first + keys`, at most 256, in their pages.
 #[derive(Clone, Copy)]
 pub(super) struct Stretch<'a> {
     pub bytes: &'a [u8],
@@ -14,6 +14,23 @@ pub(super) struct Stretch<'a> {
     pub head: usize,
     pub first: usize,
     pub keys: usize,
+}
+
+impl Stretch<'_> {
+    /// Groups of 16 keys, the last perhaps not full.
+    pub(super) fn groups(&self) -> usize {
+        self.keys.div_ceil(GROUP)
+    }
+
+    /// Where each group starts: `slot` bytes for each slot into the tile that starts at `tile(page)`. The rest is zero.
+    pub(super) fn starts(&self, tile: impl Fn(u32) -> usize, slot: usize) -> [usize; GROUPS] {
+        let mut starts = [0; GROUPS];
+        for (g, start) in starts[..self.groups()].iter_mut().enumerate() {
+            let position = self.first + g * GROUP;
+            *start = tile(self.table[position / self.shape.page_len]) + position % self.shape.page_len * slot;
+        }
+        starts
+    }
 }
 
 by_isa! {
@@ -79,7 +96,7 @@ by_isa! {
 by_isa! {
     /// Whether an e4m3 tile holds a NaN code, in a free slot or not.
     pub(super) fn has_nan(tile: &[u8]) -> bool {
-        tile.iter().fold(false, |found, &code| found | (code & 0x7f == 0x7f))
+        tile.iter().fold(0, |most, &code| most.max(code & 0x7f)) == 0x7f
     }
 }
 
