@@ -134,7 +134,9 @@ pub fn e4m3_to_f32(code: u8) -> f32 {
     let c = u32::from(code);
     let bits = (c & 0x80) << 24 | (c & 0x7f) << 20;
     let value = f32::from_bits(bits) * f32::from_bits((127 + 120) << 23); // exact: rebias by 2^120
-    if c & 0x7f == 0x7f { f32::from_bits((c & 0x80) << 24 | 0x7fc0_0000) } else { value }
+    // NaN by masks: a choice would become a branch, which does not vectorise.
+    let nan = u32::from(c & 0x7f == 0x7f).wrapping_neg() & 0x7fff_ffff;
+    f32::from_bits(value.to_bits() & !nan | nan & 0x7fc0_0000)
 }
 
 /// The value of an e5m2 code.

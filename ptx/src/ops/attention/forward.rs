@@ -156,13 +156,9 @@ impl Block<'_> {
         } else {
             1.0
         };
-        for row in 0..self.rows {
-            let start = row / ROWS * ROWS;
-            let width = ROWS.min(self.rows - start);
-            let to = queries[start * dims..][..width * dims].iter_mut().skip(row - start).step_by(width);
-            for (to, &x) in to.zip(query(row)) {
-                *to = x * gain;
-            }
+        for start in (0..self.rows).step_by(ROWS) {
+            let rows = ROWS.min(self.rows - start);
+            widen::interleave(rows, |r| query(start + r), gain, &mut queries[start * dims..][..rows * dims]);
         }
         in_place
     }

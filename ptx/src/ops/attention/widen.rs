@@ -1,6 +1,6 @@
 //! Keys and values of up to 256 positions as f32 scratch, for many query rows, small pages and odd head dims.
 
-use super::lanes::{GROUP, GROUPS};
+use super::lanes::{GROUP, GROUPS, ROWS};
 use crate::DType;
 use crate::isa::by_isa;
 use crate::kv_tile::{Bf16, E4m3, Element, F32, KvShape};
@@ -113,10 +113,7 @@ fn keys_as<E: Element>(from: Stretch<'_>, to: &mut [f32]) {
         let lines = tile.chunks_exact(page_len * E::BYTES).zip(group.chunks_exact_mut(GROUP));
         if run == GROUP {
             for (line, to) in lines {
-                let line = &line[slot * E::BYTES..][..GROUP * E::BYTES];
-                for (code, to) in line.chunks_exact(E::BYTES).zip(to) {
-                    *to = E::read(code);
-                }
+                to.copy_from_slice(&E::read16(&line[slot * E::BYTES..]));
             }
         } else {
             let last = key + run == from.keys;
@@ -146,10 +143,7 @@ fn values_as<E: Element>(from: Stretch<'_>, to: &mut [f32], rows: usize) {
         let tile = &from.bytes[from.shape.v_tile(from.table[position / page_len], from.head)];
         let row = &tile[position % page_len * dims * E::BYTES..][..dims * E::BYTES];
         for (n, codes) in row.chunks_exact(GROUP * E::BYTES).enumerate() {
-            let to = &mut to[(n * rows + key) * GROUP..][..GROUP];
-            for (code, to) in codes.chunks_exact(E::BYTES).zip(to) {
-                *to = E::read(code);
-            }
+            to[(n * rows + key) * GROUP..][..GROUP].copy_from_slice(&E::read16(codes));
         }
         if whole < dims {
             let to = &mut to[(whole / GROUP * rows + key) * GROUP..][..GROUP];
@@ -157,6 +151,17 @@ fn values_as<E: Element>(from: Stretch<'_>, to: &mut [f32], rows: usize) {
             for (code, to) in row[whole * E::BYTES..].chunks_exact(E::BYTES).zip(to) {
                 *to = E::read(code);
             }
+        }
+    }
+}
+
+/// Rows laid side by side: `to[dim * rows + r] = gain * row(r)[dim]`.
+#[inline]
+pub(super) fn interleave<'a>(rows: usize, row: impl Fn(usize) -> &'a [f32], gain: f32, to: &mut [f32]) {
+    let from: [&[f32]; ROWS] = std::array::from_fn(|r| row(r.min(rows - 1)));
+    for (dim, to) in to.chunks_exact_mut(rows).enumerate() {
+        for (to, from) in to.iter_mut().zip(&from) {
+            *to = from[dim] * gain;
         }
     }
 }
