@@ -120,7 +120,9 @@ fn encode8<const MANTISSA: u32, const BIAS: u32>(x: f32, max_code: u32, nan: u32
     let r = rounded.to_bits();
     // Normal: rebias exponent and keep the mantissa's upper bits. Subnormal: a multiple of 2^(1 - BIAS - MANTISSA).
     let normal = (r >> (23 - MANTISSA)).wrapping_sub((127 - BIAS) << MANTISSA);
-    let subnormal = (rounded * f32::from_bits((127 + BIAS - 1 + MANTISSA) << 23)) as u32;
+    // Read off the last places of 2^23 + n, since a saturating cast does not vectorise.
+    let step = f32::from_bits((127 + BIAS - 1 + MANTISSA) << 23);
+    let subnormal = (rounded * step + 8_388_608.0).to_bits() & 0xff;
     let code = if r < (128 - BIAS) << 23 { subnormal } else { normal.min(max_code) };
     (sign | if magnitude.is_nan() { nan } else { code }) as u8
 }
@@ -132,7 +134,9 @@ pub fn e4m3_to_f32(code: u8) -> f32 {
     let c = u32::from(code);
     let bits = (c & 0x80) << 24 | (c & 0x7f) << 20;
     let value = f32::from_bits(bits) * f32::from_bits((127 + 120) << 23); // exact: rebias by 2^120
-    if c & 0x7f == 0x7f { f32::from_bits((c & 0x80) << 24 | 0x7fc0_0000) } else { value }
+    // NaN by masks: a choice would become a branch, which does not vectorise.
+    let nan = u32::from(c & 0x7f == 0x7f).wrapping_neg() & 0x7fff_ffff;
+    f32::from_bits(value.to_bits() & !nan | nan & 0x7fc0_0000)
 }
 
 /// The value of an e5m2 code.

@@ -121,6 +121,12 @@ pub(crate) trait Element {
     const BYTES: usize;
     /// The value of the code in `bytes`, which has `BYTES` bytes.
     fn read(bytes: &[u8]) -> f32;
+    /// The values of 16 codes in a row.
+    #[inline(always)]
+    fn read16(bytes: &[u8]) -> [f32; 16] {
+        let bytes = &bytes[..16 * Self::BYTES];
+        std::array::from_fn(|i| Self::read(&bytes[i * Self::BYTES..][..Self::BYTES]))
+    }
     /// Writes the code of `x`, rounded, to `bytes`.
     fn write(x: f32, bytes: &mut [u8]);
 }

@@ -166,24 +166,26 @@ impl Head<'_> {
     fn load_queries(&self, work: &mut Work<'_>, first: usize, count: usize) {
         let dims = self.dims();
         work.dq.fill(0.0);
+        let Given { q, out, dout, .. } = self.given;
+        let place = |row: usize| self.place(first + row) * dims..(self.place(first + row) + 1) * dims;
         for row in 0..count {
-            let place = self.place(first + row);
-            let at = place * dims..(place + 1) * dims;
-            let (q, dout) = (&self.given.q[at.clone()], &self.given.dout[at.clone()]);
-            let start = row / ROWS * ROWS;
-            let width = ROWS.min(count - start);
-            for (from, columns, rows) in
-                [(q, &mut *work.q, &mut *work.q_rows), (dout, &mut *work.dout, &mut *work.dout_rows)]
-            {
-                for (n, from) in from.chunks(GROUP).enumerate() {
+            work.dot[row] = dot(self.isa, &dout[place(row)], &out[place(row)]);
+        }
+        for (from, columns, rows) in
+            [(q, &mut *work.q, &mut *work.q_rows), (dout, &mut *work.dout, &mut *work.dout_rows)]
+        {
+            for row in 0..count {
+                for (n, from) in from[place(row)].chunks(GROUP).enumerate() {
                     let to = &mut columns[(n * BLOCK + row) * GROUP..][..GROUP];
                     to[..from.len()].copy_from_slice(from);
                     to[from.len()..].fill(0.0);
                 }
-                let to = rows[start * dims..][..width * dims].iter_mut().skip(row - start).step_by(width);
-                to.zip(from).for_each(|(to, &x)| *to = x);
             }
-            work.dot[row] = dot(self.isa, dout, &self.given.out[at]);
+            for start in (0..count).step_by(ROWS) {
+                let width = ROWS.min(count - start);
+                let to = &mut rows[start * dims..][..width * dims];
+                widen::interleave(width, |r| &from[place(start + r)], 1.0, to);
+            }
         }
     }
 

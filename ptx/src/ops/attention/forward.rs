@@ -109,9 +109,19 @@ impl Block<'_> {
             for first in (0..keys).step_by(CHUNK) {
                 let keys = CHUNK.min(keys - first);
                 let k = self.keys(first, keys, in_place, wide_k);
-                let v = self.values(first, keys, in_place, wide_v);
+                // The values come after the first scores, which have them fetched.
+                let (mut room, mut v) = (Some(&mut *wide_v), None);
                 for row in (0..self.rows).step_by(ROWS) {
-                    self.attend(&mut work, row, first, &k, &v);
+                    let seen = self.seen(row, first);
+                    if seen.iter().all(|&keys| keys == 0) {
+                        continue;
+                    }
+                    self.score(&mut work, row, &seen, &k);
+                    let v = v.get_or_insert_with(|| {
+                        let room = room.take().expect("taken once for each chunk");
+                        self.values(first, keys, in_place, room)
+                    });
+                    self.mix(&mut work, row, &seen, first, v);
                 }
             }
             self.store(&work, out, lse);
@@ -146,26 +156,23 @@ impl Block<'_> {
         } else {
             1.0
         };
-        for row in 0..self.rows {
-            let start = row / ROWS * ROWS;
-            let width = ROWS.min(self.rows - start);
-            let to = queries[start * dims..][..width * dims].iter_mut().skip(row - start).step_by(width);
-            for (to, &x) in to.zip(query(row)) {
-                *to = x * gain;
-            }
+        for start in (0..self.rows).step_by(ROWS) {
+            let rows = ROWS.min(self.rows - start);
+            widen::interleave(rows, |r| query(start + r), gain, &mut queries[start * dims..][..rows * dims]);
         }
         in_place
     }
 
     fn keys<'b>(&'b self, first: usize, keys: usize, in_place: bool, wide: &'b mut [f32]) -> Source<'b> {
-        let KvPages { shape, bytes, .. } = self.pages;
+        let shape = &self.pages.shape;
+        let stretch = self.stretch(first, keys);
         let has_nan =
             in_place && shape.k == DType::E4m3 && self.has_nan(first, keys, |page| shape.k_tile(page, self.head));
         if in_place && !has_nan {
-            return Source::stored_keys(bytes, &shape, self.span.block_table, self.head, first, keys);
+            return Source::stored_keys(stretch).fetch_values(stretch);
         }
         let wide = &mut wide[..keys.next_multiple_of(GROUP) * shape.head_dim];
-        widen::keys(self.isa, self.stretch(first, keys), wide);
+        widen::keys(self.isa, stretch, wide);
         if has_nan {
             // The queries carry the gain already.
             wide.iter_mut().for_each(|x| *x *= 1.0 / E4M3_GAIN);
@@ -174,12 +181,15 @@ impl Block<'_> {
     }
 
     fn values<'b>(&'b self, first: usize, keys: usize, in_place: bool, wide: &'b mut [f32]) -> Source<'b> {
-        let KvPages { shape, bytes, .. } = self.pages;
+        let shape = &self.pages.shape;
+        let stretch = self.stretch(first, keys);
         let has_nan = || shape.v == DType::E4m3 && self.has_nan(first, keys, |page| shape.v_tile(page, self.head));
         if in_place && !has_nan() {
-            return Source::stored_values(bytes, &shape, self.span.block_table, self.head, first, keys);
+            let values = Source::stored_values(stretch);
+            let (next, end) = (first + CHUNK, self.position(self.rows - 1) + 1);
+            return if next < end { values.fetch_keys(self.stretch(next, CHUNK.min(end - next))) } else { values };
         }
-        widen::values(self.isa, self.stretch(first, keys), wide, CHUNK);
+        widen::values(self.isa, stretch, wide, CHUNK);
         Source::wide_values(wide, CHUNK)
     }
 
@@ -194,21 +204,27 @@ impl Block<'_> {
         pages.iter().any(|&page| widen::has_nan(self.isa, &self.pages.bytes[tile(page)]))
     }
 
-    /// Takes six rows from `row` on through the chunk of keys that starts at position `first`.
-    fn attend(&self, work: &mut Work<'_>, row: usize, first: usize, k: &Source<'_>, v: &Source<'_>) {
+    /// How many keys of the chunk that starts at position `first` each of the six rows from `row` on sees; rows beyond
+    /// the last see what the last does.
+    fn seen(&self, row: usize, first: usize) -> [usize; ROWS] {
+        std::array::from_fn(|r| (self.position((row + r).min(self.rows - 1)) + 1).saturating_sub(first).min(CHUNK))
+    }
+
+    /// Scores, unscaled, of six rows from `row` on for a chunk's keys.
+    fn score(&self, work: &mut Work<'_>, row: usize, seen: &[usize; ROWS], k: &Source<'_>) {
         let rows = ROWS.min(self.rows - row);
-        let seen: [usize; ROWS] =
-            std::array::from_fn(|r| (self.position(row + r.min(rows - 1)) + 1).saturating_sub(first).min(CHUNK));
-        let (least, most) = (seen[0], seen[rows - 1]);
-        if most == 0 {
-            return;
-        }
         let dims = self.pages.shape.head_dim;
-        let pitch = dims.next_multiple_of(GROUP);
         let queries = &work.queries[row * dims..][..rows * dims];
-        scores(self.isa, rows, queries, k, most.div_ceil(GROUP), work.weights, CHUNK);
+        scores(self.isa, rows, queries, k, seen[ROWS - 1].div_ceil(GROUP), work.weights, CHUNK);
+    }
+
+    /// Takes those rows from the scores to their new running state.
+    fn mix(&self, work: &mut Work<'_>, row: usize, seen: &[usize; ROWS], first: usize, v: &Source<'_>) {
+        let rows = ROWS.min(self.rows - row);
+        let pitch = self.pages.shape.head_dim.next_multiple_of(GROUP);
         let scale = self.pages.k_scale(self.head) * self.shape.softmax_scale;
         let gain = if v.dtype == DType::E4m3 { E4M3_GAIN } else { 1.0 };
+        let least = seen[0];
         let mut states = [(0.0, 0.0); ROWS];
         for (r, state) in states[..rows].iter_mut().enumerate() {
             if seen[r] > 0 {

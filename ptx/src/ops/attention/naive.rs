@@ -84,7 +84,7 @@ pub fn backward(shape: Shape, plain: &Plain, q: &[f64], dout: &[f64]) -> (Vec<f6
     let scale = f64::from(shape.softmax_scale);
     let (out, lse) = forward(shape, plain, 0, q);
     let (mut dq, mut dk, mut dv) = (vec![0.0; q.len()], vec![0.0; plain.k.len()], vec![0.0; plain.v.len()]);
-    for index in 0..lse.len() {
+    for (index, &lse) in lse.iter().enumerate() {
         let (position, head) = (index / shape.heads, index % shape.heads);
         let kv_head = head / (shape.heads / plain.kv_heads);
         let row = index * dims..(index + 1) * dims;
@@ -92,7 +92,7 @@ pub fn backward(shape: Shape, plain: &Plain, q: &[f64], dout: &[f64]) -> (Vec<f6
         let dot: f64 = row.clone().map(|i| out[i] * dout[i]).sum();
         for (j, s) in s.iter().enumerate() {
             let at = plain.at(j, kv_head);
-            let p = (s - lse[index]).exp();
+            let p = (s - lse).exp();
             let dp: f64 = (0..dims).map(|d| dout[row.start + d] * plain.v[at + d]).sum();
             let ds = p * (dp - dot) * scale;
             for d in 0..dims {

@@ -1,11 +1,11 @@
 //! Keys and values of up to 256 positions as f32 scratch, for many query rows, small pages and odd head dims.
 
-use super::lanes::GROUP;
+use super::lanes::{GROUP, GROUPS, ROWS};
 use crate::DType;
 use crate::isa::by_isa;
 use crate::kv_tile::{Bf16, E4m3, Element, F32, KvShape};
 
-/// Where the keys to widen are.
+/// Keys and values of one head at positions `first..first + keys`, at most 256, in their pages.
 #[derive(Clone, Copy)]
 pub(super) struct Stretch<'a> {
     pub bytes: &'a [u8],
@@ -14,6 +14,23 @@ pub(super) struct Stretch<'a> {
     pub head: usize,
     pub first: usize,
     pub keys: usize,
+}
+
+impl Stretch<'_> {
+    /// Groups of 16 keys, the last perhaps not full.
+    pub(super) fn groups(&self) -> usize {
+        self.keys.div_ceil(GROUP)
+    }
+
+    /// Where each group starts: `slot` bytes for each slot into the tile that starts at `tile(page)`. The rest is zero.
+    pub(super) fn starts(&self, tile: impl Fn(u32) -> usize, slot: usize) -> [usize; GROUPS] {
+        let mut starts = [0; GROUPS];
+        for (g, start) in starts[..self.groups()].iter_mut().enumerate() {
+            let position = self.first + g * GROUP;
+            *start = tile(self.table[position / self.shape.page_len]) + position % self.shape.page_len * slot;
+        }
+        starts
+    }
 }
 
 by_isa! {
@@ -79,7 +96,7 @@ by_isa! {
 by_isa! {
     /// Whether an e4m3 tile holds a NaN code, in a free slot or not.
     pub(super) fn has_nan(tile: &[u8]) -> bool {
-        tile.iter().fold(false, |found, &code| found | (code & 0x7f == 0x7f))
+        tile.iter().fold(0, |most, &code| most.max(code & 0x7f)) == 0x7f
     }
 }
 
@@ -96,10 +113,7 @@ fn keys_as<E: Element>(from: Stretch<'_>, to: &mut [f32]) {
         let lines = tile.chunks_exact(page_len * E::BYTES).zip(group.chunks_exact_mut(GROUP));
         if run == GROUP {
             for (line, to) in lines {
-                let line = &line[slot * E::BYTES..][..GROUP * E::BYTES];
-                for (code, to) in line.chunks_exact(E::BYTES).zip(to) {
-                    *to = E::read(code);
-                }
+                to.copy_from_slice(&E::read16(&line[slot * E::BYTES..]));
             }
         } else {
             let last = key + run == from.keys;
@@ -129,10 +143,7 @@ fn values_as<E: Element>(from: Stretch<'_>, to: &mut [f32], rows: usize) {
         let tile = &from.bytes[from.shape.v_tile(from.table[position / page_len], from.head)];
         let row = &tile[position % page_len * dims * E::BYTES..][..dims * E::BYTES];
         for (n, codes) in row.chunks_exact(GROUP * E::BYTES).enumerate() {
-            let to = &mut to[(n * rows + key) * GROUP..][..GROUP];
-            for (code, to) in codes.chunks_exact(E::BYTES).zip(to) {
-                *to = E::read(code);
-            }
+            to[(n * rows + key) * GROUP..][..GROUP].copy_from_slice(&E::read16(codes));
         }
         if whole < dims {
             let to = &mut to[(whole / GROUP * rows + key) * GROUP..][..GROUP];
@@ -140,6 +151,17 @@ fn values_as<E: Element>(from: Stretch<'_>, to: &mut [f32], rows: usize) {
             for (code, to) in row[whole * E::BYTES..].chunks_exact(E::BYTES).zip(to) {
                 *to = E::read(code);
             }
+        }
+    }
+}
+
+/// Rows laid side by side: `to[dim * rows + r] = gain * row(r)[dim]`.
+#[inline]
+pub(super) fn interleave<'a>(rows: usize, row: impl Fn(usize) -> &'a [f32], gain: f32, to: &mut [f32]) {
+    let from: [&[f32]; ROWS] = std::array::from_fn(|r| row(r.min(rows - 1)));
+    for (dim, to) in to.chunks_exact_mut(rows).enumerate() {
+        for (to, from) in to.iter_mut().zip(&from) {
+            *to = from[dim] * gain;
         }
     }
 }

@@ -6,7 +6,7 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::Source;
-use super::kernels::{BF16, E4M3, F32, kernels};
+use super::kernels::{BF16, CODE_BYTES, E4M3, F32, kernels};
 use crate::DType;
 
 type V = [__m256; 2];
@@ -72,6 +72,12 @@ unsafe fn store(to: *mut f32, v: V) {
 fn fma(x: f32, v: V, sum: V) -> V {
     let x = _mm256_set1_ps(x);
     [_mm256_fmadd_ps(x, v[0], sum[0]), _mm256_fmadd_ps(x, v[1], sum[1])]
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn fetch(at: *const u8) {
+    _mm_prefetch::<_MM_HINT_T1>(at.cast()); // a hint: it cannot fault, whatever the address
 }
 
 kernels! {

@@ -6,7 +6,7 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::Source;
-use super::kernels::{BF16, E4M3, F32, kernels};
+use super::kernels::{BF16, CODE_BYTES, E4M3, F32, kernels};
 use crate::DType;
 
 type V = __m512;
@@ -62,6 +62,12 @@ unsafe fn store(to: *mut f32, v: V) {
 #[inline]
 fn fma(x: f32, v: V, sum: V) -> V {
     _mm512_fmadd_ps(_mm512_set1_ps(x), v, sum)
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+#[inline]
+fn fetch(at: *const u8) {
+    _mm_prefetch::<_MM_HINT_T1>(at.cast()); // a hint: it cannot fault, whatever the address
 }
 
 kernels! {

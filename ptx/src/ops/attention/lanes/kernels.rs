@@ -1,6 +1,6 @@
 //! The loops themselves, written once over sixteen lanes `V` and compiled in each instruction set's module.
 //!
-//! The module provides `V`, `zero`, `load::<CODE>`, `load_f32`, `store` and `fma`. The table says, for each number of
+//! The module provides `V`, `zero`, `load::<CODE>`, `load_f32`, `store`, `fma` and `fetch`. The table says, for each number of
 //! rows, how many vectors fit in the registers: groups at a time for `scores`, then vectors of dims for `mix`, in two
 //! sizes before single ones.
 
@@ -10,6 +10,8 @@ pub(super) const F32: u8 = 0;
 pub(super) const BF16: u8 = 1;
 /// See [`F32`].
 pub(super) const E4M3: u8 = 2;
+/// Bytes of an element of each.
+pub(super) const CODE_BYTES: [usize; 3] = [4, 2, 1];
 
 macro_rules! kernels {
     (#[$attr:meta], $($rows:literal: $groups:literal, $wide:literal, $narrow:literal;)*) => {
@@ -61,15 +63,17 @@ macro_rules! kernels {
             let bytes = keys.bytes.as_ptr();
             let mut g = 0;
             while g + G <= groups {
-                let starts: [*const u8; G] = std::array::from_fn(|i| bytes.wrapping_add(keys.starts[g + i]));
+                let starts = std::array::from_fn(|i| bytes.wrapping_add(keys.starts[g + i]));
+                let ahead = std::array::from_fn(|i| bytes.wrapping_add(keys.ahead.starts[g + i]));
                 // SAFETY: passed on from the caller.
-                unsafe { scores_tile::<CODE, R, G>(queries, starts, keys.stride, &mut out[g * 16..], width) };
+                unsafe { scores_tile::<CODE, R, G>(queries, keys, starts, ahead, &mut out[g * 16..], width) };
                 g += G;
             }
             while g < groups {
                 let starts = [bytes.wrapping_add(keys.starts[g])];
+                let ahead = [bytes.wrapping_add(keys.ahead.starts[g])];
                 // SAFETY: passed on from the caller.
-                unsafe { scores_tile::<CODE, R, 1>(queries, starts, keys.stride, &mut out[g * 16..], width) };
+                unsafe { scores_tile::<CODE, R, 1>(queries, keys, starts, ahead, &mut out[g * 16..], width) };
                 g += 1;
             }
         }
@@ -79,19 +83,29 @@ macro_rules! kernels {
         #[$attr]
         unsafe fn scores_tile<const CODE: u8, const R: usize, const G: usize>(
             queries: &[[f32; R]],
+            keys: &Source<'_>,
             mut at: [*const u8; G],
-            stride: usize,
+            mut ahead: [*const u8; G],
             out: &mut [f32],
             width: usize,
         ) {
             let mut sums = [[zero(); G]; R];
-            for q in queries {
+            // A share has a cache line for each byte of an element and four dims.
+            for queries in queries.chunks(4) {
                 for g in 0..G {
-                    // SAFETY: the caller says that this line of keys is there.
-                    let k = unsafe { load::<CODE>(at[g]) };
-                    at[g] = at[g].wrapping_add(stride);
-                    for r in 0..R {
-                        sums[r][g] = fma(q[r], k, sums[r][g]);
+                    for _ in 0..keys.ahead.size {
+                        fetch(ahead[g]);
+                        ahead[g] = ahead[g].wrapping_add(64);
+                    }
+                }
+                for q in queries {
+                    for g in 0..G {
+                        // SAFETY: the caller says that this line of keys is there.
+                        let k = unsafe { load::<CODE>(at[g]) };
+                        at[g] = at[g].wrapping_add(keys.stride);
+                        for r in 0..R {
+                            sums[r][g] = fma(q[r], k, sums[r][g]);
+                        }
                     }
                 }
             }
@@ -198,12 +212,19 @@ macro_rules! kernels {
             }
             let (stride, step) = (values.stride, values.step);
             let bytes = values.bytes.as_ptr().wrapping_add(first * step);
+            // One key's part of a share, for the first of the vectors that pass over the keys.
+            let part = if first == 0 { values.stride / CODE_BYTES[CODE as usize] * values.ahead.size } else { 0 };
             let mut key = keys.start;
             let mut weight = weights.as_ptr().wrapping_add(key * KEY);
             while key < keys.end {
                 let stop = keys.end.min((key / 16 + 1) * 16);
                 let mut at = bytes.wrapping_add(values.starts[key / 16] + key % 16 * stride);
+                let mut ahead = values.bytes.as_ptr().wrapping_add(values.ahead.starts[key / 16] + key % 16 * part);
                 while key < stop {
+                    for line in 0..part.div_ceil(64) {
+                        fetch(ahead.wrapping_add(line * 64));
+                    }
+                    ahead = ahead.wrapping_add(part);
                     let mut w = [0.0_f32; R];
                     for r in 0..R {
                         // SAFETY: the caller says that each row has a weight for every key.

@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use crate::kv_tile::KvShape;
+use super::widen::Stretch;
 use crate::{DType, Isa};
 
 #[cfg(target_arch = "x86_64")]
@@ -41,59 +41,89 @@ pub(super) struct Source<'a> {
     pub groups: usize,
     pub stride: usize,
     pub step: usize,
+    ahead: Ahead,
 }
 
+/// What to fetch into the cache while a source is read: a share for each of its groups, 16 keys' worth of bytes in a
+/// row. Pages lie anywhere, so the hardware cannot guess where the next ones are.
+#[derive(Clone, Copy)]
+struct Ahead {
+    starts: [usize; GROUPS],
+    /// Bytes of an element; zero when there is nothing to fetch.
+    size: usize,
+}
+
+const NOTHING: Ahead = Ahead { starts: [0; GROUPS], size: 0 };
+
 impl<'a> Source<'a> {
-    /// Keys of `head` at positions `first..first + keys` in their pages, for `scores`. `page_len` is at least 16.
-    pub(super) fn stored_keys(
-        bytes: &'a [u8],
-        shape: &KvShape,
-        table: &[u32],
-        head: usize,
-        first: usize,
-        keys: usize,
-    ) -> Source<'a> {
-        let (size, page_len) = (shape.k.bytes(), shape.page_len);
-        let groups = keys.div_ceil(GROUP);
-        let mut starts = [0; GROUPS];
-        for (g, start) in starts[..groups].iter_mut().enumerate() {
-            let position = first + g * GROUP;
-            *start = shape.k_tile(table[position / page_len], head).start + position % page_len * size;
+    /// Keys in their pages, for `scores`. `page_len` is at least 16.
+    pub(super) fn stored_keys(from: Stretch<'a>) -> Source<'a> {
+        let size = from.shape.k.bytes();
+        let starts = from.starts(|page| from.shape.k_tile(page, from.head).start, size);
+        let stride = from.shape.page_len * size;
+        Source {
+            bytes: from.bytes,
+            dtype: from.shape.k,
+            starts,
+            groups: from.groups(),
+            stride,
+            step: 0,
+            ahead: NOTHING,
         }
-        Source { bytes, dtype: shape.k, starts, groups, stride: page_len * size, step: 0 }
     }
 
-    /// Values of `head` at positions `first..first + keys` in their pages, for `mix`. `page_len` is at least 16.
-    pub(super) fn stored_values(
-        bytes: &'a [u8],
-        shape: &KvShape,
-        table: &[u32],
-        head: usize,
-        first: usize,
-        keys: usize,
-    ) -> Source<'a> {
-        let (row, page_len) = (shape.head_dim * shape.v.bytes(), shape.page_len);
-        let groups = keys.div_ceil(GROUP);
-        let mut starts = [0; GROUPS];
-        for (g, start) in starts[..groups].iter_mut().enumerate() {
-            let position = first + g * GROUP;
-            *start = shape.v_tile(table[position / page_len], head).start + position % page_len * row;
-        }
-        Source { bytes, dtype: shape.v, starts, groups, stride: row, step: GROUP * shape.v.bytes() }
+    /// Values in their pages, for `mix`. `page_len` is at least 16.
+    pub(super) fn stored_values(from: Stretch<'a>) -> Source<'a> {
+        let stride = from.shape.head_dim * from.shape.v.bytes();
+        let starts = from.starts(|page| from.shape.v_tile(page, from.head).start, stride);
+        let (groups, step) = (from.groups(), GROUP * from.shape.v.bytes());
+        Source { bytes: from.bytes, dtype: from.shape.v, starts, groups, stride, step, ahead: NOTHING }
+    }
+
+    /// Has these keys fetched while this source is read.
+    pub(super) fn fetch_keys(mut self, next: Stretch<'_>) -> Source<'a> {
+        let row = next.shape.head_dim * next.shape.k.bytes();
+        let starts = next.starts(|page| next.shape.k_tile(page, next.head).start, row);
+        self.ahead = Ahead { starts, size: next.shape.k.bytes() };
+        self
+    }
+
+    /// Has these values fetched while this source is read.
+    pub(super) fn fetch_values(mut self, next: Stretch<'_>) -> Source<'a> {
+        let row = next.shape.head_dim * next.shape.v.bytes();
+        let starts = next.starts(|page| next.shape.v_tile(page, next.head).start, row);
+        self.ahead = Ahead { starts, size: next.shape.v.bytes() };
+        self
     }
 
     /// f32 groups `[groups][dims][16 keys]`, for `scores`.
     pub(super) fn wide_keys(wide: &'a [f32], dims: usize) -> Source<'a> {
         let starts = std::array::from_fn(|g| g * dims * GROUP * 4);
         let groups = (wide.len() / (dims * GROUP)).min(GROUPS);
-        Source { bytes: bytemuck::cast_slice(wide), dtype: DType::F32, starts, groups, stride: GROUP * 4, step: 0 }
+        Source {
+            bytes: bytemuck::cast_slice(wide),
+            dtype: DType::F32,
+            starts,
+            groups,
+            stride: GROUP * 4,
+            step: 0,
+            ahead: NOTHING,
+        }
     }
 
     /// f32 columns `[dims / 16][rows][16 dims]`, for `mix`; `rows` is a multiple of 16, at most 256.
     pub(super) fn wide_values(wide: &'a [f32], rows: usize) -> Source<'a> {
         let starts = std::array::from_fn(|g| g * GROUP * GROUP * 4);
         let (stride, step) = (GROUP * 4, rows * GROUP * 4);
-        Source { bytes: bytemuck::cast_slice(wide), dtype: DType::F32, starts, groups: rows / GROUP, stride, step }
+        Source {
+            bytes: bytemuck::cast_slice(wide),
+            dtype: DType::F32,
+            starts,
+            groups: rows / GROUP,
+            stride,
+            step,
+            ahead: NOTHING,
+        }
     }
 
     /// Asserts that `lines` lines of `vectors` vectors, in each of the first `groups` groups, lie within the bytes.

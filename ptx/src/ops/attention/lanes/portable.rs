@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use super::kernels::{BF16, E4M3, F32, kernels};
+use super::kernels::{BF16, CODE_BYTES, E4M3, F32, kernels};
 use super::{E4M3_GAIN, Source};
 use crate::DType;
 use crate::dtype::{bf16_to_f32, e4m3_to_f32};
@@ -56,6 +56,10 @@ unsafe fn store(to: *mut f32, v: V) {
 fn fma(x: f32, v: V, sum: V) -> V {
     std::array::from_fn(|i| x.mul_add(v[i], sum[i]))
 }
+
+/// Plain Rust has no hint to give.
+#[inline(always)]
+fn fetch(_at: *const u8) {}
 
 kernels! {
     #[inline],

@@ -88,14 +88,14 @@ fn magnitudes(shape: Shape, plain: &naive::Plain, q: &[f64], dout: &[f64]) -> (V
     let dims = plain.head_dim;
     let (out, lse) = naive::forward(shape, plain, 0, q);
     let (mut mq, mut mk, mut mv) = (vec![0.0; q.len()], vec![0.0; plain.k.len()], vec![0.0; plain.v.len()]);
-    for index in 0..lse.len() {
+    for (index, &lse) in lse.iter().enumerate() {
         let (position, head) = (index / shape.heads, index % shape.heads);
         let kv_head = head / (shape.heads / plain.kv_heads);
         let row = index * dims;
         let dot: f64 = (row..row + dims).map(|i| (out[i] * dout[i]).abs()).sum();
         for (j, s) in plain.scores(shape, &q[row..row + dims], position, kv_head).iter().enumerate() {
             let at = (j * plain.kv_heads + kv_head) * dims;
-            let p = (s - lse[index]).exp();
+            let p = (s - lse).exp();
             let dp: f64 = (0..dims).map(|d| (dout[row + d] * plain.v[at + d]).abs()).sum();
             let ds = p * (dp + dot) * f64::from(shape.softmax_scale);
             for d in 0..dims {

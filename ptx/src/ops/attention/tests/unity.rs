@@ -57,6 +57,9 @@ fn decode_equals_prefill_whole_and_in_pieces() {
         }
         for length in [1, 5, 16, 17, 255, 256, 257, 300, 600] {
             for cuts in [vec![0], vec![0, 1, 4, 21, 250, 259], vec![0, 15, 16, 255, 256, 513]] {
+                if cuts.len() > 1 && length < 255 {
+                    continue; // the longer ones begin with the same pieces
+                }
                 let mut all = Sequences::new(heads, shape, &[600], 8);
                 let (mut got, mut got_lse) = (Vec::new(), Vec::new());
                 for (i, &first) in cuts.iter().enumerate().filter(|c| *c.1 < length) {
