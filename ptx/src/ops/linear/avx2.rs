@@ -1,14 +1,15 @@
 //! AVX2: tiles of up to 6 x 16, 12 sums in registers, two for each panel; one and two rows take the panel whole.
 
 use std::arch::x86_64::{
-    __m128i, __m256, __m256i, _MM_HINT_T0, _mm_and_si128, _mm_loadu_si128, _mm_prefetch, _mm_set1_epi16,
-    _mm_slli_epi16, _mm_srai_epi16, _mm256_and_si256, _mm256_castsi256_ps, _mm256_cvtph_ps, _mm256_fmadd_ps,
-    _mm256_loadu_ps, _mm256_loadu_si256, _mm256_mul_ps, _mm256_permute2f128_ps, _mm256_set1_epi32, _mm256_set1_ps,
-    _mm256_setzero_ps, _mm256_shuffle_ps, _mm256_slli_epi32, _mm256_storeu_ps, _mm256_unpackhi_ps, _mm256_unpacklo_ps,
+    __m128i, __m256, __m256i, _mm_and_si128, _mm_loadu_si128, _mm_set1_epi16, _mm_slli_epi16, _mm_srai_epi16,
+    _mm256_and_si256, _mm256_castsi256_ps, _mm256_castsi256_si128, _mm256_cvtph_ps, _mm256_extracti128_si256,
+    _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_mul_ps, _mm256_permute2f128_ps, _mm256_set1_epi16,
+    _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps, _mm256_shuffle_ps, _mm256_slli_epi16, _mm256_slli_epi32,
+    _mm256_srai_epi16, _mm256_storeu_ps, _mm256_unpackhi_ps, _mm256_unpacklo_ps,
 };
 
 use super::PANEL;
-use super::kernel::{Ahead, E4M3_FACTOR};
+use super::kernel::{Ahead, E4M3_FACTOR, prefetch};
 use super::packed::Codes;
 
 /// Most rows whose sums over a whole panel fit the registers beside what they are made of.
@@ -29,16 +30,9 @@ fn store(x: &mut [f32; PANEL], part: usize, value: __m256) {
     unsafe { _mm256_storeu_ps(x.as_chunks_mut::<8>().0[part].as_mut_ptr(), value) }
 }
 
-#[allow(unused_unsafe)] // safe to call only in newer compilers
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn prefetch(at: *const u8) {
-    // SAFETY: a prefetch is a hint and faults at no address.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
-}
-
+#[allow(unused_unsafe)]
+// safe to call only in newer compilers
 // Half `half` of a group as two registers: outputs 8 p .. 8 p + 8 for the parts p of `parts_*(half)`.
-
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn f32_half(group: &[f32; PANEL], half: usize) -> (__m256, __m256) {
@@ -75,8 +69,40 @@ const fn code_parts(half: usize) -> (usize, usize) {
     (half, half + 2)
 }
 
+// A whole group as four registers: the parts of half 0, then those of half 1.
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn f32_whole(group: &[f32; PANEL]) -> [__m256; 4] {
+    [load(group, 0), load(group, 1), load(group, 2), load(group, 3)]
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn bf16_whole(group: &[u16; PANEL]) -> [__m256; 4] {
+    let (left, right) = (bf16_half(group, 0), bf16_half(group, 1));
+    [left.0, left.1, right.0, right.1]
+}
+
+/// As [`e4m3_half`], with the integer work on both halves at once.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn e4m3_whole(group: &[u8; PANEL]) -> [__m256; 4] {
+    // SAFETY: the reference covers the 32 bytes that are read.
+    let pairs: __m256i = unsafe { _mm256_loadu_si256(group.as_ptr().cast()) };
+    let keep = _mm256_set1_epi16(-0x4080); // 0xbf80
+    let even = _mm256_and_si256(_mm256_srai_epi16::<1>(_mm256_slli_epi16::<8>(pairs)), keep);
+    let odd = _mm256_and_si256(_mm256_srai_epi16::<1>(pairs), keep);
+    [
+        _mm256_cvtph_ps(_mm256_castsi256_si128(even)),
+        _mm256_cvtph_ps(_mm256_castsi256_si128(odd)),
+        _mm256_cvtph_ps(_mm256_extracti128_si256::<1>(even)),
+        _mm256_cvtph_ps(_mm256_extracti128_si256::<1>(odd)),
+    ]
+}
+
 macro_rules! tile {
-    ($half:ident, $wide:ident, $code:ty, $widen:ident, $parts:ident, $lines:expr) => {
+    ($half:ident, $wide:ident, $code:ty, $widen:ident, $whole:ident, $parts:ident, $lines:expr) => {
         #[target_feature(enable = "avx2,fma,f16c")]
         fn $half<const R: usize, const HALF: usize>(
             a: &[f32],
@@ -125,14 +151,13 @@ macro_rules! tile {
                     prefetch(at.wrapping_add(64 * line));
                 }
                 at = at.wrapping_add(ahead.step);
-                let (b0, b1) = $widen(b, 0);
-                let (b2, b3) = $widen(b, 1);
+                let b = $whole(b);
                 for r in 0..R {
                     let x = _mm256_set1_ps(a[r]);
-                    acc[r][left.0] = _mm256_fmadd_ps(x, b0, acc[r][left.0]);
-                    acc[r][left.1] = _mm256_fmadd_ps(x, b1, acc[r][left.1]);
-                    acc[r][right.0] = _mm256_fmadd_ps(x, b2, acc[r][right.0]);
-                    acc[r][right.1] = _mm256_fmadd_ps(x, b3, acc[r][right.1]);
+                    acc[r][left.0] = _mm256_fmadd_ps(x, b[0], acc[r][left.0]);
+                    acc[r][left.1] = _mm256_fmadd_ps(x, b[1], acc[r][left.1]);
+                    acc[r][right.0] = _mm256_fmadd_ps(x, b[2], acc[r][right.0]);
+                    acc[r][right.1] = _mm256_fmadd_ps(x, b[3], acc[r][right.1]);
                 }
             }
             for r in 0..R {
@@ -144,9 +169,9 @@ macro_rules! tile {
     };
 }
 
-tile!(half_f32, wide_f32, f32, f32_half, f32_parts, 2);
-tile!(half_bf16, wide_bf16, u16, bf16_half, code_parts, 1);
-tile!(half_e4m3, wide_e4m3, u8, e4m3_half, code_parts, 1);
+tile!(half_f32, wide_f32, f32, f32_half, f32_whole, f32_parts, 2);
+tile!(half_bf16, wide_bf16, u16, bf16_half, bf16_whole, code_parts, 1);
+tile!(half_e4m3, wide_e4m3, u8, e4m3_half, e4m3_whole, code_parts, 1);
 
 /// See `kernel::tile`.
 #[target_feature(enable = "avx2,fma,f16c")]

@@ -12,8 +12,8 @@ use crate::{Isa, dtype};
 /// Most rows of a tile on any instruction set.
 pub(super) const TILE: usize = 12;
 
-/// The f32 sums of a tile.
-pub(super) type Sums = [[f32; PANEL]; TILE];
+/// Most rows that any instruction set takes as few: they widen codes in registers.
+pub(super) const FEW: usize = 24;
 
 /// What to ask the memory for while a tile is computed: `step` bytes further with each k.
 #[derive(Clone, Copy)]
@@ -27,6 +27,19 @@ impl Ahead {
     pub(super) fn share(at: *const u8, bytes: usize, part: usize, parts: usize, steps: usize) -> Ahead {
         Ahead { at: at.wrapping_add(bytes / parts * part), step: (bytes / parts).div_ceil(steps.max(1)) }
     }
+}
+
+/// Asks the memory for the line at `at`: a hint, nothing where there is no instruction for it.
+#[inline]
+pub(super) fn prefetch(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    #[allow(unused_unsafe)] // safe to call only in newer compilers
+    // SAFETY: a prefetch faults at no address.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
 }
 
 /// Rows of the highest tile: as many sums as the registers hold.
@@ -45,7 +58,7 @@ pub(super) fn direct_rows(isa: Isa) -> usize {
     match isa {
         Isa::Portable => 0,
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 | Isa::Avx512 => TILE,
+        Isa::Avx2 | Isa::Avx512 => FEW,
     }
 }
 
