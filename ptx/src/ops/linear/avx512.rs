@@ -7,9 +7,9 @@ use std::arch::x86_64::{
     _mm512_storeu_ps,
 };
 
-use super::PANEL;
 use super::kernel::{Ahead, E4M3_FACTOR, prefetch};
 use super::packed::Codes;
+use super::{PANEL, avx2};
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
@@ -105,7 +105,9 @@ pub(super) fn tile(rows: usize, a: &[f32], b: Codes<'_>, sums: &mut [[f32; PANEL
     match b {
         Codes::F32(b) => by_rows!(tile_f32, b; 1 2 3 4 5 6 7 8 9 10 11 12),
         Codes::Bf16(b) => by_rows!(tile_bf16, b; 1 2 3 4 5 6 7 8 9 10 11 12),
-        Codes::E4m3(b) => by_rows!(tile_e4m3, b; 1 2 3 4 5 6 7 8 9 10 11 12),
+        Codes::E4m3(b) if rows == 1 => avx2::wide_e4m3::<1>(a, b, sums, ahead),
+        Codes::E4m3(b) if rows == 2 => avx2::wide_e4m3::<2>(a, b, sums, ahead),
+        Codes::E4m3(b) => by_rows!(tile_e4m3, b; 3 4 5 6 7 8 9 10 11 12),
     }
 }
 
