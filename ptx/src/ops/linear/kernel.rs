@@ -17,6 +17,7 @@ pub(super) const FEW: usize = 24;
 
 /// What to ask the memory for while a tile is computed: `step` bytes further with each k.
 #[derive(Clone, Copy)]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))] // as in `tile`
 pub(super) struct Ahead {
     pub(super) at: *const u8,
     pub(super) step: usize,
@@ -64,13 +65,14 @@ pub(super) fn direct_rows(isa: Isa) -> usize {
 
 /// Whether a tile of `rows` rows reads its codes only once.
 pub(super) fn one_pass(isa: Isa, rows: usize) -> bool {
-    match isa {
-        Isa::Portable => false,
+    let most = match isa {
+        Isa::Portable => 0,
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => rows <= avx2::WIDE_ROWS,
+        Isa::Avx2 => avx2::WIDE_ROWS,
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => rows <= TILE,
-    }
+        Isa::Avx512 => TILE,
+    };
+    rows <= most
 }
 
 /// What x is multiplied by where e4m3 codes are widened in registers: they come out as value / 256, and a power of two
@@ -78,6 +80,7 @@ pub(super) fn one_pass(isa: Isa, rows: usize) -> bool {
 pub(super) const E4M3_FACTOR: f32 = 256.0;
 
 /// Continues the chains of `rows` rows by one step for each group of `b`. `a` is `[groups][rows]`.
+#[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables))] // only vector kernels look ahead
 pub(super) fn tile(isa: Isa, rows: usize, a: &[f32], b: Codes<'_>, sums: &mut [[f32; PANEL]], ahead: Ahead) {
     match isa {
         Isa::Portable => {
