@@ -1,15 +1,15 @@
 //! AVX2: tiles of up to 6 x 16, 12 sums in registers, two for each panel; one and two rows take the panel whole.
 
 use std::arch::x86_64::{
-    __m128i, __m256, __m256i, _MM_HINT_T0, _mm_and_si128, _mm_loadu_si128, _mm_prefetch, _mm_set1_epi16,
-    _mm_slli_epi16, _mm_srai_epi16, _mm256_and_si256, _mm256_castsi256_ps, _mm256_cvtph_ps, _mm256_fmadd_ps,
-    _mm256_loadu_ps, _mm256_loadu_si256, _mm256_mul_ps, _mm256_permute2f128_ps, _mm256_set1_epi32, _mm256_set1_ps,
-    _mm256_setzero_ps, _mm256_shuffle_ps, _mm256_slli_epi32, _mm256_storeu_ps, _mm256_unpackhi_ps, _mm256_unpacklo_ps,
+    __m128i, __m256, __m256i, _mm_and_si128, _mm_loadu_si128, _mm_set1_epi16, _mm_slli_epi16, _mm_srai_epi16,
+    _mm256_and_si256, _mm256_castsi256_ps, _mm256_cvtph_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256,
+    _mm256_mul_ps, _mm256_permute2f128_ps, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps, _mm256_shuffle_ps,
+    _mm256_slli_epi32, _mm256_srai_epi32, _mm256_storeu_ps, _mm256_unpackhi_ps, _mm256_unpacklo_ps,
 };
 
 use super::PANEL;
-use super::kernel::{Ahead, E4M3_FACTOR};
-use super::packed::Codes;
+use super::kernel::{Ahead, E4M3_FACTOR, prefetch};
+use super::packed::{Codes, place};
 
 /// Most rows whose sums over a whole panel fit the registers beside what they are made of.
 pub(super) const WIDE_ROWS: usize = 2;
@@ -29,16 +29,9 @@ fn store(x: &mut [f32; PANEL], part: usize, value: __m256) {
     unsafe { _mm256_storeu_ps(x.as_chunks_mut::<8>().0[part].as_mut_ptr(), value) }
 }
 
-#[allow(unused_unsafe)] // safe to call only in newer compilers
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn prefetch(at: *const u8) {
-    // SAFETY: a prefetch is a hint and faults at no address.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
-}
-
+#[allow(unused_unsafe)]
+// safe to call only in newer compilers
 // Half `half` of a group as two registers: outputs 8 p .. 8 p + 8 for the parts p of `parts_*(half)`.
-
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn f32_half(group: &[f32; PANEL], half: usize) -> (__m256, __m256) {
@@ -75,8 +68,39 @@ const fn code_parts(half: usize) -> (usize, usize) {
     (half, half + 2)
 }
 
-macro_rules! tile {
-    ($half:ident, $wide:ident, $code:ty, $widen:ident, $parts:ident, $lines:expr) => {
+// A whole group as four registers: the parts of half 0, then those of half 1.
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn f32_whole(group: &[f32; PANEL]) -> [__m256; 4] {
+    [load(group, 0), load(group, 1), load(group, 2), load(group, 3)]
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn bf16_whole(group: &[u16; PANEL]) -> [__m256; 4] {
+    let (left, right) = (bf16_half(group, 0), bf16_half(group, 1));
+    [left.0, left.1, right.0, right.1]
+}
+
+/// Values / 256 of the codes in byte `i` of each 32-bit lane i, exactly: with sign, exponent and mantissa in the places
+/// of an f32 the bias is 120 less. Cheaper than by way of f16 while few products share the work.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn e4m3_lanes(group: &[u8; PANEL]) -> [__m256; 4] {
+    // SAFETY: the reference covers the 32 bytes that are read.
+    let lanes: __m256i = unsafe { _mm256_loadu_si256(group.as_ptr().cast()) };
+    let keep = _mm256_set1_epi32(i32::MIN | 0x07f0_0000);
+    let rebias = _mm256_set1_ps(f32::from_bits((127 + 120 - 8) << 23));
+    // Each code at the top of its lane; the arithmetic shift copies the sign into bits that the mask clears.
+    [_mm256_slli_epi32::<24>(lanes), _mm256_slli_epi32::<16>(lanes), _mm256_slli_epi32::<8>(lanes), lanes].map(|top| {
+        let bits = _mm256_and_si256(_mm256_srai_epi32::<4>(top), keep);
+        _mm256_mul_ps(_mm256_castsi256_ps(bits), rebias)
+    })
+}
+
+macro_rules! half {
+    ($half:ident, $code:ty, $widen:ident, $parts:ident) => {
         #[target_feature(enable = "avx2,fma,f16c")]
         fn $half<const R: usize, const HALF: usize>(
             a: &[f32],
@@ -108,7 +132,11 @@ macro_rules! tile {
                 store(&mut sums[r], parts.1, second[r]);
             }
         }
+    };
+}
 
+macro_rules! wide {
+    ($wide:ident, $code:ty, $whole:ident, $parts:ident, $lines:expr) => {
         #[target_feature(enable = "avx2,fma,f16c")]
         fn $wide<const R: usize>(a: &[f32], b: &[[$code; PANEL]], sums: &mut [[f32; PANEL]], ahead: Ahead) {
             let sums: &mut [[f32; PANEL]; R] = sums.try_into().expect("one row of sums for each row");
@@ -125,14 +153,13 @@ macro_rules! tile {
                     prefetch(at.wrapping_add(64 * line));
                 }
                 at = at.wrapping_add(ahead.step);
-                let (b0, b1) = $widen(b, 0);
-                let (b2, b3) = $widen(b, 1);
+                let b = $whole(b);
                 for r in 0..R {
                     let x = _mm256_set1_ps(a[r]);
-                    acc[r][left.0] = _mm256_fmadd_ps(x, b0, acc[r][left.0]);
-                    acc[r][left.1] = _mm256_fmadd_ps(x, b1, acc[r][left.1]);
-                    acc[r][right.0] = _mm256_fmadd_ps(x, b2, acc[r][right.0]);
-                    acc[r][right.1] = _mm256_fmadd_ps(x, b3, acc[r][right.1]);
+                    acc[r][left.0] = _mm256_fmadd_ps(x, b[0], acc[r][left.0]);
+                    acc[r][left.1] = _mm256_fmadd_ps(x, b[1], acc[r][left.1]);
+                    acc[r][right.0] = _mm256_fmadd_ps(x, b[2], acc[r][right.0]);
+                    acc[r][right.1] = _mm256_fmadd_ps(x, b[3], acc[r][right.1]);
                 }
             }
             for r in 0..R {
@@ -144,9 +171,50 @@ macro_rules! tile {
     };
 }
 
-tile!(half_f32, wide_f32, f32, f32_half, f32_parts, 2);
-tile!(half_bf16, wide_bf16, u16, bf16_half, code_parts, 1);
-tile!(half_e4m3, wide_e4m3, u8, e4m3_half, code_parts, 1);
+half!(half_f32, f32, f32_half, f32_parts);
+half!(half_bf16, u16, bf16_half, code_parts);
+half!(half_e4m3, u8, e4m3_half, code_parts);
+wide!(wide_f32, f32, f32_whole, f32_parts, 2);
+wide!(wide_bf16, u16, bf16_whole, code_parts, 1);
+
+/// One or two rows of e4m3, for AVX-512 too: narrow registers with more of them at work are no slower here.
+#[allow(clippy::needless_range_loop)] // parts of two arrays at once
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn wide_e4m3<const R: usize>(a: &[f32], b: &[[u8; PANEL]], sums: &mut [[f32; PANEL]], ahead: Ahead) {
+    let sums: &mut [[f32; PANEL]; R] = sums.try_into().expect("one row of sums for each row");
+    // The sums in the order of the lanes: those of byte 0, then of byte 1, 2 and 3.
+    let lane = |output: usize| place(output) % 4 * 8 + place(output) / 4;
+    let mut acc = [[_mm256_setzero_ps(); 4]; R];
+    let mut ordered = [0.0; PANEL];
+    for r in 0..R {
+        for output in 0..PANEL {
+            ordered[lane(output)] = sums[r][output];
+        }
+        for part in 0..4 {
+            acc[r][part] = load(&ordered, part);
+        }
+    }
+    let mut at = ahead.at;
+    for (b, a) in b.iter().zip(a.as_chunks::<R>().0) {
+        prefetch(at);
+        at = at.wrapping_add(ahead.step);
+        let b = e4m3_lanes(b);
+        for r in 0..R {
+            let x = _mm256_set1_ps(a[r]);
+            for part in 0..4 {
+                acc[r][part] = _mm256_fmadd_ps(x, b[part], acc[r][part]);
+            }
+        }
+    }
+    for r in 0..R {
+        for part in 0..4 {
+            store(&mut ordered, part, acc[r][part]);
+        }
+        for output in 0..PANEL {
+            sums[r][output] = ordered[lane(output)];
+        }
+    }
+}
 
 /// See `kernel::tile`.
 #[target_feature(enable = "avx2,fma,f16c")]

@@ -1,15 +1,15 @@
 //! AVX-512: tiles of up to 12 x 32, 24 sums in registers.
 
 use std::arch::x86_64::{
-    __m256i, __m512, __m512i, _MM_HINT_T0, _mm_prefetch, _mm256_and_si256, _mm256_loadu_si256, _mm256_set1_epi16,
-    _mm256_slli_epi16, _mm256_srai_epi16, _mm512_and_si512, _mm512_castsi512_ps, _mm512_cvtph_ps, _mm512_fmadd_ps,
-    _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mul_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps,
-    _mm512_slli_epi32, _mm512_storeu_ps,
+    __m256i, __m512, __m512i, _mm256_and_si256, _mm256_loadu_si256, _mm256_set1_epi16, _mm256_slli_epi16,
+    _mm256_srai_epi16, _mm512_and_si512, _mm512_castsi512_ps, _mm512_cvtph_ps, _mm512_fmadd_ps, _mm512_loadu_ps,
+    _mm512_loadu_si512, _mm512_mul_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_slli_epi32,
+    _mm512_storeu_ps,
 };
 
-use super::PANEL;
-use super::kernel::{Ahead, E4M3_FACTOR};
+use super::kernel::{Ahead, E4M3_FACTOR, prefetch};
 use super::packed::Codes;
+use super::{PANEL, avx2};
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
@@ -26,13 +26,6 @@ fn store(x: &mut [f32; PANEL], half: usize, value: __m512) {
 }
 
 #[allow(unused_unsafe)] // safe to call only in newer compilers
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-fn prefetch(at: *const u8) {
-    // SAFETY: a prefetch is a hint and faults at no address.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
-}
-
 /// Outputs 0 .. 16 and 16 .. 32 of a group.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
@@ -112,7 +105,9 @@ pub(super) fn tile(rows: usize, a: &[f32], b: Codes<'_>, sums: &mut [[f32; PANEL
     match b {
         Codes::F32(b) => by_rows!(tile_f32, b; 1 2 3 4 5 6 7 8 9 10 11 12),
         Codes::Bf16(b) => by_rows!(tile_bf16, b; 1 2 3 4 5 6 7 8 9 10 11 12),
-        Codes::E4m3(b) => by_rows!(tile_e4m3, b; 1 2 3 4 5 6 7 8 9 10 11 12),
+        Codes::E4m3(b) if rows == 1 => avx2::wide_e4m3::<1>(a, b, sums, ahead),
+        Codes::E4m3(b) if rows == 2 => avx2::wide_e4m3::<2>(a, b, sums, ahead),
+        Codes::E4m3(b) => by_rows!(tile_e4m3, b; 3 4 5 6 7 8 9 10 11 12),
     }
 }
 

@@ -4,7 +4,7 @@
 //! of a panel is widened once and used for all tiles of the task; sums rest in C between blocks.
 
 use super::PANEL;
-use super::kernel::{self, Ahead, Sums, TILE};
+use super::kernel::{self, Ahead, FEW, TILE};
 use super::packed::{Codes, Packed};
 use super::tiles::Tiling;
 use crate::parallel::Parts;
@@ -115,7 +115,7 @@ pub(super) fn stream(cpu: &Cpu, left: Left<'_>, products: &[Option<Product<'_>>]
             let Right::Outputs(w) = product.right else { unreachable!("a stream of packed weights") };
             let first = unit * per_task(product);
             for panel in first..panels(product).min(first + per_task(product)) {
-                let mut sums: Sums = [[0.0; PANEL]; TILE];
+                let mut sums = [[0.0; PANEL]; FEW];
                 stream_panel(isa, left, w, panel, &mut sums[..rows]);
                 for (row, sums) in sums[..rows].iter_mut().enumerate() {
                     finish(product, panel, sums);
@@ -195,7 +195,7 @@ fn block_task(
         let at = block * BLOCK;
         (panels.start + panel, at, BLOCK.min(depth - at))
     };
-    let mut sums: Sums = [[0.0; PANEL]; TILE];
+    let mut sums = [[0.0; PANEL]; TILE];
     scratch::with::<SCRATCH, _>(BLOCK * PANEL, |scratch| {
         let scratch = scratch.as_chunks_mut::<PANEL>().0;
         let steps = panels.len() * blocks;
@@ -218,6 +218,13 @@ fn block_task(
                     } else {
                         *sums = [0.0; PANEL];
                     }
+                }
+                // C of the next tile: rows far apart, which no stream detector follows.
+                let rows_ahead = end..left.tiling.start((tile + 2).min(tiles.end));
+                for row in rows_ahead {
+                    let at = c_row(product, row, panel).as_ptr().cast::<u8>();
+                    kernel::prefetch(at);
+                    kernel::prefetch(at.wrapping_add(64));
                 }
                 let ahead = Ahead::share(next, bytes, tile - tiles.start, tiles.len(), len);
                 kernel::tile(isa, end - start, a, Codes::F32(right), sums, ahead);
@@ -271,8 +278,12 @@ fn widen(isa: Isa, product: &Product<'_>, panel: usize, at: usize, out: &mut [[f
                 let from = at / PANEL + i;
                 kernel::widen(isa, w.codes(from, first, width), &mut codes[..width]);
                 let scales = w.panel_scales().map(|s| &s.as_chunks().0[from]);
-                kernel::turn(isa, &codes, scales, &mut square);
-                out.copy_from_slice(&square[..out.len()]);
+                if let Ok(out) = out.try_into() {
+                    kernel::turn(isa, &codes, scales, out);
+                } else {
+                    kernel::turn(isa, &codes, scales, &mut square);
+                    out.copy_from_slice(&square[..out.len()]);
+                }
             }
         }
         Right::Rows(x) => copy_panel(isa, x, product.columns, panel * PANEL, at, out),

@@ -12,11 +12,12 @@ use crate::{Isa, dtype};
 /// Most rows of a tile on any instruction set.
 pub(super) const TILE: usize = 12;
 
-/// The f32 sums of a tile.
-pub(super) type Sums = [[f32; PANEL]; TILE];
+/// Most rows that any instruction set takes as few: they widen codes in registers.
+pub(super) const FEW: usize = 24;
 
 /// What to ask the memory for while a tile is computed: `step` bytes further with each k.
 #[derive(Clone, Copy)]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))] // as in `tile`
 pub(super) struct Ahead {
     pub(super) at: *const u8,
     pub(super) step: usize,
@@ -27,6 +28,19 @@ impl Ahead {
     pub(super) fn share(at: *const u8, bytes: usize, part: usize, parts: usize, steps: usize) -> Ahead {
         Ahead { at: at.wrapping_add(bytes / parts * part), step: (bytes / parts).div_ceil(steps.max(1)) }
     }
+}
+
+/// Asks the memory for the line at `at`: a hint, nothing where there is no instruction for it.
+#[inline]
+pub(super) fn prefetch(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    #[allow(unused_unsafe)] // safe to call only in newer compilers
+    // SAFETY: a prefetch faults at no address.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
 }
 
 /// Rows of the highest tile: as many sums as the registers hold.
@@ -45,19 +59,20 @@ pub(super) fn direct_rows(isa: Isa) -> usize {
     match isa {
         Isa::Portable => 0,
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 | Isa::Avx512 => TILE,
+        Isa::Avx2 | Isa::Avx512 => FEW,
     }
 }
 
 /// Whether a tile of `rows` rows reads its codes only once.
 pub(super) fn one_pass(isa: Isa, rows: usize) -> bool {
-    match isa {
-        Isa::Portable => false,
+    let most = match isa {
+        Isa::Portable => 0,
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => rows <= avx2::WIDE_ROWS,
+        Isa::Avx2 => avx2::WIDE_ROWS,
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => rows <= TILE,
-    }
+        Isa::Avx512 => TILE,
+    };
+    rows <= most
 }
 
 /// What x is multiplied by where e4m3 codes are widened in registers: they come out as value / 256, and a power of two
@@ -65,6 +80,7 @@ pub(super) fn one_pass(isa: Isa, rows: usize) -> bool {
 pub(super) const E4M3_FACTOR: f32 = 256.0;
 
 /// Continues the chains of `rows` rows by one step for each group of `b`. `a` is `[groups][rows]`.
+#[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables))] // only vector kernels look ahead
 pub(super) fn tile(isa: Isa, rows: usize, a: &[f32], b: Codes<'_>, sums: &mut [[f32; PANEL]], ahead: Ahead) {
     match isa {
         Isa::Portable => {

@@ -6,7 +6,7 @@ use crate::parallel::Parts;
 use crate::{Cpu, DType, dtype, isa::by_isa};
 
 /// Elements of a row that are rounded at a time before they are spread over a panel.
-const RUN: usize = 64;
+const RUN: usize = 128;
 /// Elements below which one thread packs alone.
 const SHARE: usize = 1 << 15;
 
@@ -238,9 +238,17 @@ fn set_panel<T: Copy + Default>(
                 *code = encode(row, x);
             }
         }
-        for (j, group) in codes[at * PANEL..(at + len) * PANEL].as_chunks_mut::<PANEL>().0.iter_mut().enumerate() {
-            for (row, run) in tile.iter().enumerate().take(high).skip(low) {
-                group[place(row)] = run[j];
+        let groups = codes[at * PANEL..(at + len) * PANEL].as_chunks_mut::<PANEL>().0;
+        for (j, group) in groups.iter_mut().enumerate() {
+            // A whole panel is the rule, and its loop unrolls.
+            if (low, high) == (0, PANEL) {
+                for (row, run) in tile.iter().enumerate() {
+                    group[place(row)] = run[j];
+                }
+            } else {
+                for (row, run) in tile.iter().enumerate().take(high).skip(low) {
+                    group[place(row)] = run[j];
+                }
             }
         }
     }
