@@ -280,6 +280,20 @@ mod tests {
         }
     }
 
+    /// Made by `tests/golden/qwen3_chat.py` of this crate.
+    #[test]
+    fn qwen3_reads_as_in_transformers() {
+        let golden: Value = serde_json::from_str(include_str!("../tests/golden/qwen3_chat.json")).unwrap();
+        let template = template(&golden, None).unwrap().unwrap();
+        let cases = golden["cases"].as_array().unwrap();
+        assert_eq!(cases.len(), 12);
+        for case in cases {
+            let (messages, prompt) = (case["messages"].as_array().unwrap(), case["prompt"] == true);
+            let got = template.render_with(messages, prompt, case["variables"].as_object().unwrap()).unwrap();
+            assert_eq!(got, case["want"].as_str().unwrap());
+        }
+    }
+
     #[test]
     fn files_and_names_are_chosen_as_transformers_does() {
         assert!(template(&json!({}), None).unwrap().is_none());

@@ -114,7 +114,7 @@ fn config_json(spec: &InitSpec) -> Value {
         "hidden_act": "silu",
         "hidden_size": hidden,
         "intermediate_size": ffn,
-        "initializer_range": spec.std,
+        "initializer_range": decimal(spec.std),
         "max_position_embeddings": spec.max_positions,
         "num_attention_heads": heads,
         "num_hidden_layers": layers,
@@ -148,6 +148,11 @@ fn config_json(spec: &InitSpec) -> Value {
         Arch::Mistral => drop(map.insert("sliding_window".into(), Value::Null)),
     }
     config
+}
+
+/// The shortest decimal that is `x`, rather than the digits of its widened bits.
+fn decimal(x: f32) -> f64 {
+    x.to_string().parse().expect("a number's own digits")
 }
 
 /// `bos_token_id` and `eos_token_id` as the folder `from` has them.
@@ -216,6 +221,7 @@ mod tests {
                 assert_eq!(checkpoint.config().arch, arch);
                 assert_eq!((config.max_positions, config.tied, config.head_dim), (128, tied, 8));
                 assert_eq!(config.qkv_bias, arch == Arch::Qwen2);
+                assert_eq!(config.raw["initializer_range"], 0.02);
                 for tensor in checkpoint.tensors() {
                     assert_eq!(tensor.dtype, dtype, "{}", tensor.name);
                     let mut values = vec![f32::NAN; tensor.shape.iter().product()];
