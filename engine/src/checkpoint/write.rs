@@ -65,7 +65,7 @@ pub fn write(
     write_with(dir, config, &WriteOptions { dtype, aux_from, shard_bytes: SHARD_BYTES }, fetch, |_| Ok(()))
 }
 
-/// As [`write`], and `finish` may put further files into the folder (its path is given) before it takes its name.
+/// As [`write()`], and `finish` may put further files into the folder (its path is given) before it takes its name.
 pub fn write_with(
     dir: &Path,
     config: &ModelConfig,
