@@ -1,12 +1,19 @@
 //! From a model's folder to rollouts.
 //!
-//! This part reads and writes Hugging Face folders: what the model is ([`config`]), its weights ([`checkpoint`]), its
-//! words ([`tokenizer`], [`chat`]), and folders made from random numbers ([`init`]).
+//! ```text
+//! folder: config, checkpoint, tokenizer, chat, init
+//! recipe -> model (weights in the recipe's formats, forward, backward) -> engine (one step) -> rollout
+//! ```
 
 #![forbid(unsafe_code)]
 
 pub mod chat;
 pub mod checkpoint;
 pub mod config;
+pub mod engine;
 pub mod init;
+pub mod model;
+pub mod prune;
+pub mod recipe;
+pub mod rollout;
 pub mod tokenizer;

@@ -273,5 +273,23 @@ impl<'de> Deserialize<'de> for Task {
     }
 }
 
+impl From<LossKind> for ptx::ops::divergence::Kind {
+    fn from(kind: LossKind) -> Self {
+        match kind {
+            LossKind::ReverseKl => Self::ReverseKl,
+            LossKind::ForwardKl => Self::ForwardKl,
+        }
+    }
+}
+
+impl From<Precision> for engine::recipe::Precision {
+    fn from(precision: Precision) -> Self {
+        match precision {
+            Precision::Bf16 => Self::Bf16,
+            Precision::F32 => Self::F32,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests;

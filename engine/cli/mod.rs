@@ -1,0 +1,126 @@
+//! The command line: one file a command, each wiring crates together and printing what they return.
+
+mod doctor;
+mod eval;
+mod generate;
+mod init;
+mod open;
+mod pretrain;
+mod score;
+mod table;
+mod train;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::{Args, Parser, Subcommand};
+use ptx::{Cpu, Isa};
+
+/// Whatever went wrong, with its causes.
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// Rollouts, on-policy distillation and its mismatch budget.
+#[derive(Debug, Parser)]
+#[command(name = "leeway", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    global: Global,
+}
+
+#[derive(Debug, Args)]
+struct Global {
+    /// Device to run on.
+    #[arg(long, global = true, default_value = "cpu")]
+    device: String,
+    /// Threads; 0 takes what the machine offers.
+    #[arg(long, global = true, default_value_t = 0)]
+    threads: usize,
+    /// Instruction set: portable, avx2 or avx512. Results do not depend on it.
+    #[arg(long, global = true)]
+    isa: Option<String>,
+    /// Print one JSON object on standard output, as its last line.
+    #[arg(long, global = true)]
+    json: bool,
+    /// No progress bars.
+    #[arg(long, global = true)]
+    quiet: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Make a model folder with seeded random weights.
+    Init(init::InitArgs),
+    /// Train a model on a task's solutions (supervised): makes teachers and starting points.
+    Pretrain(pretrain::PretrainArgs),
+    /// Sample completions of prompts.
+    Generate(generate::GenerateArgs),
+    /// Logprobs of given token ids.
+    Score(score::ScoreArgs),
+    /// On-policy distillation as a run file says.
+    Train(train::TrainArgs),
+    /// Accuracy of a model on held-out problems.
+    Eval(eval::EvalArgs),
+    /// What this machine can run, and whether a model folder is sound.
+    Doctor(doctor::DoctorArgs),
+}
+
+/// Parses, runs, and turns an error into one readable message and status 1 (wrong usage: 2).
+pub fn run() -> ExitCode {
+    let Cli { command, global } = Cli::parse();
+    match dispatch(&command, &global) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error}");
+            let mut cause = error.source();
+            while let Some(inner) = cause {
+                // Messages that already quote their cause are not repeated.
+                if !error.to_string().contains(&inner.to_string()) {
+                    eprintln!("  because: {inner}");
+                }
+                cause = inner.source();
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(command: &Command, global: &Global) -> Result<ExitCode, Failure> {
+    match command {
+        Command::Init(args) => init::run(args, global),
+        Command::Pretrain(args) => pretrain::run(args, global),
+        Command::Generate(args) => generate::run(args, global),
+        Command::Score(args) => score::run(args, global),
+        Command::Train(args) => train::run(args, global),
+        Command::Eval(args) => eval::run(args, global),
+        Command::Doctor(args) => doctor::run(args, global),
+    }
+}
+
+impl Global {
+    fn cpu(&self) -> Result<Arc<Cpu>, Failure> {
+        if self.device != "cpu" {
+            return Err(ptx::DeviceError::Unknown { name: self.device.clone() }.into());
+        }
+        let isa = self.isa.as_deref().map_or(Ok(Isa::detect()), Cpu::isa_by_name)?;
+        Ok(Arc::new(Cpu::with_isa(self.threads, isa)))
+    }
+
+    /// A progress bar on standard error, hidden when asked for or when nobody is looking.
+    fn bar(&self, total: u64, unit: &str) -> indicatif::ProgressBar {
+        if self.quiet {
+            return indicatif::ProgressBar::hidden();
+        }
+        let style = format!("{{msg:<10}} {{bar:28}} {{pos}}/{{len}} {unit}  {{per_sec}}  eta {{eta}}  {{prefix}}");
+        let style = indicatif::ProgressStyle::with_template(&style).expect("the template is ours");
+        indicatif::ProgressBar::new(total).with_style(style)
+    }
+
+    /// Prints the result object, if asked for.
+    fn print_json(&self, value: &serde_json::Value) {
+        if self.json {
+            println!("{value}");
+        }
+    }
+}

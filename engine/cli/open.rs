@@ -1,0 +1,187 @@
+//! What `generate`, `score` and `eval` share: a model folder opened for rollouts, and prompts read from files.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::Args;
+use engine::chat::ChatTemplate;
+use engine::checkpoint::Checkpoint;
+use engine::engine::{Engine, PAGE_LEN, kv_layout};
+use engine::model::Model;
+use engine::recipe::{Precision, Recipe};
+use engine::tokenizer::Tokenizer;
+use opd::prompts::{self, Prompt, Source};
+use ptx::{Cpu, DType};
+
+use super::Failure;
+
+/// Most bytes of KV pool taken without being asked.
+const KV_BYTES_MAX: usize = 8 << 30;
+
+#[derive(Debug, Args)]
+pub struct ModelArgs {
+    /// Model folder (Hugging Face layout).
+    #[arg(long)]
+    pub model: PathBuf,
+    /// Recipe: identity, f32, bf16, kv8 or fp8. `identity` is the checkpoint's own precision.
+    #[arg(long, default_value = "identity")]
+    pub recipe: String,
+    /// Bytes of the KV pool, e.g. 512MiB; by default what the longest batch needs, at most 8GiB.
+    #[arg(long, value_parser = bytes)]
+    pub kv_memory: Option<usize>,
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub struct InputArgs {
+    /// JSONL file of prompts: text, chat messages or ids.
+    #[arg(long)]
+    pub prompts: Option<PathBuf>,
+    /// JSONL file of lines {"ids": [...]}; no tokenizer is needed.
+    #[arg(long)]
+    pub ids: Option<PathBuf>,
+    /// One prompt as text.
+    #[arg(long)]
+    pub prompt: Option<String>,
+}
+
+/// A model folder, open but not yet loaded.
+pub struct Folder {
+    pub dir: PathBuf,
+    pub checkpoint: Checkpoint,
+    pub tokenizer: Option<Tokenizer>,
+    pub chat: Option<ChatTemplate>,
+}
+
+/// Who produced a result: stands in every output.
+#[derive(Clone, Debug)]
+pub struct Origin {
+    pub model_hash: String,
+    pub recipe: String,
+    pub recipe_hash: String,
+    pub device: String,
+}
+
+impl Folder {
+    pub fn open(dir: &Path) -> Result<Folder, Failure> {
+        Ok(Folder {
+            checkpoint: Checkpoint::open(dir)?,
+            tokenizer: Tokenizer::open(dir)?,
+            chat: ChatTemplate::open(dir)?,
+            dir: dir.to_owned(),
+        })
+    }
+
+    /// The precision that the checkpoint is stored in.
+    pub fn precision(&self) -> Precision {
+        let f32 = self.checkpoint.tensors().all(|t| t.dtype == DType::F32);
+        if f32 { Precision::F32 } else { Precision::Bf16 }
+    }
+
+    /// Loads the weights, with a KV pool for `sequences` sequences of `tokens` tokens unless its size was given.
+    pub fn load(
+        &self,
+        cpu: &Arc<Cpu>,
+        args: &ModelArgs,
+        sequences: usize,
+        tokens: usize,
+    ) -> Result<(Engine, Origin), Failure> {
+        let config = self.checkpoint.config();
+        let recipe = Recipe::built_in(&args.recipe, self.precision(), config)?;
+        let origin = Origin {
+            model_hash: self.checkpoint.model_hash(),
+            recipe: recipe.name.clone(),
+            recipe_hash: recipe.hash(),
+            device: cpu.to_string(),
+        };
+        let model = Model::load(cpu, &self.checkpoint, recipe)?;
+        let layout = kv_layout(&model, PAGE_LEN);
+        let tokens = tokens.min(config.max_positions);
+        let pages = match args.kv_memory {
+            Some(bytes) => layout.capacity(bytes).pages,
+            None => {
+                let most = layout.capacity(KV_BYTES_MAX).pages.max(layout.pages_for(tokens));
+                (sequences * layout.pages_for(tokens)).min(most)
+            }
+        };
+        let valid = self.tokenizer.as_ref().map_or(config.vocab, |t| t.size().min(config.vocab));
+        Ok((Engine::new(Arc::clone(cpu), model, PAGE_LEN, pages, valid), origin))
+    }
+
+    /// Ids of the prompts asked for.
+    pub fn read(&self, input: &InputArgs) -> Result<Vec<Vec<u32>>, Failure> {
+        let read = match (&input.prompts, &input.ids, &input.prompt) {
+            (Some(file), _, _) | (_, Some(file), _) => prompts::read(file)?,
+            (_, _, Some(text)) => vec![Prompt { source: Source::Text(text.clone()), answer: None, line: 1 }],
+            _ => unreachable!("clap requires one of them"),
+        };
+        let file = input.prompts.as_ref().or(input.ids.as_ref());
+        read.iter()
+            .map(|prompt| {
+                self.to_ids(prompt, input.ids.is_some()).map_err(|what| match file {
+                    Some(file) => format!("{}:{}: {what}", file.display(), prompt.line).into(),
+                    None => what.into(),
+                })
+            })
+            .collect()
+    }
+
+    /// Ids of one prompt.
+    pub fn to_ids(&self, prompt: &Prompt, ids_only: bool) -> Result<Vec<u32>, String> {
+        if ids_only && !matches!(prompt.source, Source::Ids(_)) {
+            return Err("--ids takes lines {\"ids\": [...]}; use --prompts for text".to_owned());
+        }
+        opd::source::to_ids(&prompt.source, self.tokenizer.as_ref(), self.chat.as_ref())
+    }
+
+    /// Text of ids; empty without a tokenizer.
+    pub fn text(&self, ids: &[u32]) -> String {
+        self.tokenizer.as_ref().map_or(String::new(), |t| t.decode(ids))
+    }
+}
+
+/// Bytes from text such as `16GiB`, `512MiB`, `4096`.
+pub fn bytes(text: &str) -> Result<usize, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor: usize = match unit.trim() {
+        "" | "B" => 1,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        "TiB" => 1 << 40,
+        other => return Err(format!("unknown unit {other:?}; use B, KiB, MiB, GiB or TiB")),
+    };
+    let number: usize = number.parse().map_err(|_| format!("{text:?} is not a number of bytes such as 512MiB"))?;
+    number.checked_mul(factor).ok_or_else(|| format!("{text} is more than this machine can address"))
+}
+
+/// A JSONL file being written: it has its name only once it is whole.
+pub struct LineFile {
+    path: PathBuf,
+    part: PathBuf,
+    file: std::io::BufWriter<std::fs::File>,
+}
+
+impl LineFile {
+    pub fn create(path: &Path) -> Result<LineFile, Failure> {
+        let mut part = path.as_os_str().to_owned();
+        part.push(".part");
+        let part = PathBuf::from(part);
+        let file = std::fs::File::create(&part).map_err(|e| format!("{}: {e}", part.display()))?;
+        Ok(LineFile { path: path.to_owned(), part, file: std::io::BufWriter::new(file) })
+    }
+
+    pub fn line(&mut self, value: &serde_json::Value) -> Result<(), Failure> {
+        use std::io::Write as _;
+        writeln!(self.file, "{value}").map_err(|e| format!("{}: {e}", self.part.display()).into())
+    }
+
+    pub fn finish(self) -> Result<(), Failure> {
+        let LineFile { path, part, file } = self;
+        let named = |e: std::io::Error| format!("{}: {e}", part.display());
+        let file = file.into_inner().map_err(|e| named(e.into_error()))?;
+        file.sync_all().map_err(named)?;
+        std::fs::rename(&part, &path).map_err(|e| format!("{}: {e}", path.display()).into())
+    }
+}

@@ -1,0 +1,258 @@
+//! `leeway train`: on-policy distillation as a run file says.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use opd::clock::Stopwatch;
+use opd::config::Config;
+use opd::train::{EvalReport, Summary, Trainer};
+use serde_json::{Value, json};
+
+use super::table::Table;
+use super::{Failure, Global};
+
+#[derive(Debug, Args)]
+pub struct TrainArgs {
+    /// The run file (docs/formats.md).
+    file: PathBuf,
+    /// Override a key of the run file, e.g. --set rollout.recipe=identity. May be repeated.
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Print the resolved configuration and stop.
+    #[arg(long)]
+    dry_run: bool,
+    /// Go on from the newest checkpoint in the run's folder.
+    #[arg(long)]
+    resume: bool,
+}
+
+pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
+    let config = Config::load(&args.file, &args.set)?;
+    if args.dry_run {
+        print!("{}", config.to_toml());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let watch = Stopwatch::start();
+    let cpu = global.cpu()?;
+    let mut trainer = Trainer::open(config, cpu, args.resume)?;
+    let config = trainer.config().clone();
+    let origin = trainer.origin();
+    let log = Log::open(&config.out, &config.to_toml(), trainer.updates())?;
+    let mut log = log;
+    let updates = u64::from(config.updates);
+    if trainer.updates() >= updates {
+        eprintln!("{} has {} updates already; nothing to do", config.out.display(), trainer.updates());
+    }
+    eprintln!(
+        "student {}  teacher {}  recipe {} ({})  {}",
+        &origin.student[..12],
+        &origin.teacher[..12],
+        config.rollout.recipe,
+        &origin.recipe_hash[..12],
+        origin.device
+    );
+    let before = match log.first_eval()? {
+        Some(report) => report,
+        None => {
+            let report = trainer.evaluate()?;
+            log.metrics(&json!({"eval": report, "origin": origin}))?;
+            report
+        }
+    };
+    say_eval(&before);
+    let mut after = before.clone();
+    let bar = global.bar(updates, "updates");
+    bar.set_position(trainer.updates());
+    bar.set_message("train");
+    let every = u64::from(config.eval.every);
+    let save_every = config.checkpoint.as_ref().map_or(0, |c| u64::from(c.every));
+    while trainer.updates() < updates {
+        let sequences = config.sequences();
+        let (report, rollouts) = trainer.update(&mut |done| {
+            if done % 16 == 0 || done == sequences {
+                bar.set_prefix(format!("rollout {done}/{sequences}"));
+            }
+        })?;
+        log.rollouts(&rollouts, &config, &origin)?;
+        log.metrics(&json!(report))?;
+        bar.set_position(report.update);
+        bar.set_prefix(format!(
+            "loss {:.4}  KL {:.4}  D {:.2e}  {:.0} tok/s",
+            report.loss,
+            report.kl_teacher,
+            report.mismatch_nats,
+            report.tokens as f64
+                / (report.rollout_s + report.teacher_s + report.behaviour_s + report.train_s + report.sync_s)
+        ));
+        let last = report.update == updates;
+        if last || (every > 0 && report.update % every == 0) {
+            after = trainer.evaluate()?;
+            log.metrics(&json!({"eval": after}))?;
+            bar.suspend(|| say_eval(&after));
+        }
+        if last || (save_every > 0 && report.update % save_every == 0) {
+            log.sync()?;
+            trainer.save()?;
+        }
+    }
+    bar.finish_and_clear();
+    let summary = trainer.summary();
+    let wall_s = watch.elapsed_s();
+    let curve = opd::curve::write(&config.out)?;
+    if !global.json {
+        print!("{}", table(&before, &after, &summary, wall_s));
+        println!("\n{}: checkpoints, metrics.jsonl, rollouts.jsonl, {}", config.out.display(), curve.display());
+    }
+    global.print_json(&json!({
+        "accuracy_before": before.accuracy, "accuracy_after": after.accuracy,
+        "kl_teacher_before": before.kl_teacher, "kl_teacher_after": after.kl_teacher,
+        "mismatch_nats": summary.mismatch_nats, "mismatch_nats_max": summary.mismatch_nats_max,
+        "updates": trainer.updates(), "tokens": summary.tokens, "wall_s": wall_s,
+        "rollout_s": summary.rollout_s, "teacher_s": summary.teacher_s, "behaviour_s": summary.behaviour_s,
+        "train_s": summary.train_s, "sync_s": summary.sync_s, "seed": config.seed,
+        "weights_version": trainer.updates(), "student": origin.student, "teacher": origin.teacher,
+        "recipe": config.rollout.recipe, "recipe_hash": origin.recipe_hash, "device": origin.device, "out": config.out,
+    }));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn percent(accuracy: Option<f64>) -> String {
+    accuracy.map_or("-".to_owned(), |a| format!("{:.1}%", 100.0 * a))
+}
+
+fn say_eval(report: &EvalReport) {
+    eprintln!(
+        "update {:>5}: accuracy {} ({}/{}), KL to teacher {:.4} nats/token",
+        report.update,
+        percent(report.accuracy),
+        report.correct,
+        report.judged,
+        report.kl_teacher
+    );
+}
+
+fn table(before: &EvalReport, after: &EvalReport, s: &Summary, wall_s: f64) -> String {
+    let mut quality = Table::new(["", "before", "after"]);
+    quality.row(["accuracy, held out".into(), percent(before.accuracy), percent(after.accuracy)]);
+    quality.row([
+        "KL to teacher, nats/token".into(),
+        format!("{:.4}", before.kl_teacher),
+        format!("{:.4}", after.kl_teacher),
+    ]);
+    let mut stages = Table::new(["stage", "seconds", "share", "tokens/s"]);
+    let all = s.rollout_s + s.teacher_s + s.behaviour_s + s.train_s + s.sync_s;
+    for (name, seconds) in [
+        ("rollout", s.rollout_s),
+        ("teacher", s.teacher_s),
+        ("mismatch", s.behaviour_s),
+        ("update", s.train_s),
+        ("weights swap", s.sync_s),
+        ("all", all),
+    ] {
+        let (share, rate) = if all > 0.0 { (100.0 * seconds / all, s.tokens as f64 / seconds) } else { (0.0, 0.0) };
+        stages.row([name.into(), format!("{seconds:.2}"), format!("{share:.1}%"), format!("{rate:.0}")]);
+    }
+    let mut mismatch = Table::new(["mismatch D, nats/token", ""]);
+    mismatch.row(["whole run".into(), nats(s.mismatch_nats)]);
+    mismatch.row(["largest update".into(), nats(s.mismatch_nats_max)]);
+    let tokens = s.tokens;
+    format!("\n{quality}\n{stages}\n{mismatch}\n{} updates, {tokens} completion tokens, {wall_s:.1} s\n", s.updates)
+}
+
+/// Zero is printed as zero, since it is exact.
+fn nats(d: f64) -> String {
+    if d == 0.0 { "0.0 (exactly)".to_owned() } else { format!("{d:.3e}") }
+}
+
+/// The run's folder: resolved configuration, metrics, rollouts.
+struct Log {
+    metrics_path: PathBuf,
+    metrics: fs::File,
+    rollouts: fs::File,
+}
+
+impl Log {
+    /// Opens the folder for a run that has `updates` updates done; lines of later ones, written before an
+    /// interruption, are dropped, since those updates are done again.
+    fn open(out: &Path, config: &str, updates: u64) -> Result<Log, Failure> {
+        let named = |path: &Path, e: std::io::Error| -> Failure { format!("{}: {e}", path.display()).into() };
+        fs::create_dir_all(out).map_err(|e| named(out, e))?;
+        let (metrics_path, rollouts_path) = (out.join("metrics.jsonl"), out.join("rollouts.jsonl"));
+        let config_path = out.join("config.toml");
+        fs::write(&config_path, config).map_err(|e| named(&config_path, e))?;
+        for path in [&metrics_path, &rollouts_path] {
+            keep_until(path, updates).map_err(|e| named(path, e))?;
+        }
+        let append = |path: &Path| {
+            fs::OpenOptions::new().create(true).append(true).open(path).map_err(|e| named(path, e))
+        };
+        Ok(Log { metrics: append(&metrics_path)?, rollouts: append(&rollouts_path)?, metrics_path })
+    }
+
+    /// The evaluation before the first update, if an earlier process wrote it.
+    fn first_eval(&self) -> Result<Option<EvalReport>, Failure> {
+        let text = fs::read_to_string(&self.metrics_path)?;
+        for line in text.lines() {
+            let value: Value = serde_json::from_str(line)?;
+            if let Some(report) = value.get("eval")
+                && report["update"] == 0
+            {
+                return Ok(Some(serde_json::from_value(report.clone())?));
+            }
+        }
+        Ok(None)
+    }
+
+    fn metrics(&mut self, value: &Value) -> Result<(), Failure> {
+        writeln!(self.metrics, "{value}").map_err(|e| format!("{}: {e}", self.metrics_path.display()).into())
+    }
+
+    fn rollouts(
+        &mut self,
+        rollouts: &[(opd::source::Asked, engine::rollout::Rollout)],
+        config: &Config,
+        origin: &opd::train::Origin,
+    ) -> Result<(), Failure> {
+        let mut text = String::new();
+        for (asked, r) in rollouts {
+            let line = json!({
+                "prompt_ids": asked.prompt, "ids": r.ids, "logprobs_rollout": r.logprobs,
+                "versions": [[0, r.version]], "seed": config.seed, "sample": r.sample,
+                "temperature": config.rollout.temperature, "top_p": config.rollout.top_p,
+                "recipe": origin.recipe_hash, "model": origin.student, "finish": r.finish.name(),
+            });
+            text += &line.to_string();
+            text.push('\n');
+        }
+        self.rollouts.write_all(text.as_bytes()).map_err(|e| format!("rollouts.jsonl: {e}").into())
+    }
+
+    fn sync(&self) -> Result<(), Failure> {
+        self.metrics.sync_data()?;
+        self.rollouts.sync_data()?;
+        Ok(())
+    }
+}
+
+/// Keeps the whole lines of a run's log that belong to its first `updates` updates.
+fn keep_until(path: &Path, updates: u64) -> std::io::Result<()> {
+    let Ok(text) = fs::read_to_string(path) else { return Ok(()) };
+    let belongs = |line: &&str| {
+        let Ok(value) = serde_json::from_str::<Value>(line) else { return false };
+        let update = value["update"].as_u64().or(value["eval"]["update"].as_u64());
+        // A rollout's version is the number of updates before it.
+        let before = value["versions"][0][1].as_u64().map(|version| version + 1);
+        update.or(before).is_some_and(|update| update <= updates)
+    };
+    let kept: String = text.lines().filter(belongs).flat_map(|line| [line, "\n"]).collect();
+    if kept.len() == text.len() {
+        return Ok(());
+    }
+    let mut part = path.as_os_str().to_owned();
+    part.push(".part");
+    fs::write(&part, kept)?;
+    fs::rename(&part, path)
+}

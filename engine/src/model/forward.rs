@@ -1,0 +1,163 @@
+//! The forward pass: prefill, decode, scoring and the trainer's own forward are this one function.
+
+use kv::KvCache;
+use ptx::Cpu;
+use ptx::kv_tile::KvShape;
+use ptx::kv_tile::{KvPages, KvPagesMut, Span};
+use ptx::ops::attention;
+use ptx::ops::linear::{self, Job};
+use ptx::ops::{embedding, kv_append, residual, rmsnorm, rope, round, swiglu};
+
+use super::tape::Acts;
+use super::{Layer, Model, Tape};
+use crate::config::ModelConfig;
+use crate::recipe::Activations;
+
+/// Tokens of one step: new tokens of several sequences, each a [`Span`] whose places in the cache are reserved.
+#[derive(Clone, Copy, Debug)]
+pub struct Batch<'a> {
+    /// Token ids, `[tokens]`.
+    pub ids: &'a [u32],
+    /// Their positions, `[tokens]`.
+    pub positions: &'a [u32],
+    /// Which rows belong to which sequence, and where its pages are.
+    pub spans: &'a [Span<'a>],
+}
+
+/// Buffers of a step; they grow to the largest step seen and are reused.
+#[derive(Debug, Default)]
+pub struct Workspace {
+    x: Vec<f32>,
+    y: Vec<f32>,    // a sublayer's output, before it joins the residual stream
+    rounded: Vec<f32>, // a matmul's input where the unrounded value is kept
+    cos: Vec<f32>,
+    sin: Vec<f32>,
+    acts: Acts,
+    /// Result: the last norm's output, rounded as the head wants it, `[tokens, hidden]`.
+    pub hidden: Vec<f32>,
+}
+
+impl Workspace {
+    fn resize(&mut self, c: &ModelConfig, tokens: usize) {
+        for (buffer, width) in [
+            (&mut self.x, c.hidden),
+            (&mut self.y, c.hidden),
+            (&mut self.rounded, c.ffn.max(c.heads * c.head_dim)),
+            (&mut self.cos, c.head_dim / 2),
+            (&mut self.sin, c.head_dim / 2),
+            (&mut self.hidden, c.hidden),
+        ] {
+            buffer.resize(tokens * width, 0.0);
+        }
+    }
+}
+
+/// Runs the model over `batch`, writes its keys and values to `kv`, and leaves the last hidden rows in `ws.hidden`.
+/// With a tape it also records what [`super::backward`] needs; no bit of the result depends on it.
+pub fn forward(cpu: &Cpu, model: &Model, kv: &mut KvCache, batch: Batch<'_>, ws: &mut Workspace, tape: Option<&mut Tape>) {
+    model.assert_complete();
+    let (c, tokens) = (&model.config, batch.ids.len());
+    ws.resize(c, tokens);
+    let mut tape = tape;
+    match &mut tape {
+        Some(tape) => tape.resize(c, tokens),
+        None => ws.acts.resize(c, tokens, false),
+    }
+    embedding::forward(cpu, |id, row| model.embed.row(id as usize, row), c.hidden, batch.ids, &mut ws.x);
+    rope::tables(cpu, batch.positions, &model.inv_freq, c.rope.attention_factor(), &mut ws.cos, &mut ws.sin);
+    for (index, layer) in model.layers.iter().enumerate() {
+        let shape = kv.layout().layers()[index];
+        let pages = kv.arena_mut().layer_mut(index);
+        let step = LayerStep { cpu, c, layer, batch, shape, cos: &ws.cos, sin: &ws.sin };
+        match &mut tape {
+            Some(tape) => step.run(&mut ws.x, &mut ws.y, &mut ws.rounded, pages, &mut tape.layers[index], true),
+            None => step.run(&mut ws.x, &mut ws.y, &mut ws.rounded, pages, &mut ws.acts, false),
+        }
+    }
+    let inv = tape.map(|tape| {
+        tape.x_last.copy_from_slice(&ws.x);
+        &mut tape.x_last_inv[..]
+    });
+    rmsnorm::forward(cpu, c.hidden, &ws.x, &model.norm, c.eps, &mut ws.hidden, inv);
+    round_for(cpu, model.recipe.head_activations, &mut ws.hidden);
+}
+
+/// Rounds the input of a matmul as the recipe says.
+pub(super) fn round_for(cpu: &Cpu, activations: Activations, x: &mut [f32]) {
+    match activations {
+        Activations::F32 => {}
+        Activations::Bf16 => round::bf16(cpu, x),
+    }
+}
+
+struct LayerStep<'a> {
+    cpu: &'a Cpu,
+    c: &'a ModelConfig,
+    layer: &'a Layer,
+    batch: Batch<'a>,
+    shape: KvShape,
+    cos: &'a [f32],
+    sin: &'a [f32],
+}
+
+impl LayerStep<'_> {
+    fn run(&self, x: &mut [f32], y: &mut [f32], rounded: &mut [f32], pages: &mut [u8], a: &mut Acts, keep: bool) {
+        let &LayerStep { cpu, c, layer: l, batch, shape, cos, sin } = self;
+        let tokens = batch.ids.len();
+        let (q_len, d) = (c.heads * c.head_dim, c.head_dim);
+        if keep {
+            a.x0.copy_from_slice(x);
+        }
+        rmsnorm::forward(cpu, c.hidden, x, &l.attn_norm, c.eps, &mut a.xn, Some(&mut a.xn_inv));
+        round_for(cpu, l.activations, &mut a.xn);
+        let bias = |i: usize| l.qkv_bias.as_ref().map(|b| &b[i][..]);
+        linear::forward(cpu, tokens, &a.xn, &mut [
+            Job { w: &l.q, bias: bias(0), y: &mut a.q },
+            Job { w: &l.k, bias: bias(1), y: &mut a.k },
+            Job { w: &l.v, bias: bias(2), y: &mut a.v },
+        ]);
+        if let Some([q_gain, k_gain]) = &l.qk_norm {
+            if keep {
+                a.q_raw.copy_from_slice(&a.q);
+                a.k_raw.copy_from_slice(&a.k);
+            }
+            rmsnorm::forward_in_place(cpu, d, &mut a.q, q_gain, c.eps, Some(&mut a.q_inv));
+            rmsnorm::forward_in_place(cpu, d, &mut a.k, k_gain, c.eps, Some(&mut a.k_inv));
+        }
+        rope::forward(cpu, c.heads, d, &mut a.q, cos, sin);
+        rope::forward(cpu, c.kv_heads, d, &mut a.k, cos, sin);
+        let (k_scales, v_scales) = (&l.k_scales[..], &l.v_scales[..]);
+        let mut write = KvPagesMut { shape, bytes: pages, k_scales, v_scales };
+        kv_append::forward(cpu, &mut write, batch.spans, &a.k, &a.v);
+        let read = KvPages { shape, bytes: write.bytes, k_scales, v_scales };
+        let lse = keep.then_some(&mut a.lse[..]);
+        attention::forward(cpu, attention_shape(c), read, batch.spans, &a.q, &mut a.attn, lse);
+        let input = &mut rounded[..tokens * q_len];
+        input.copy_from_slice(&a.attn);
+        round_for(cpu, l.activations, input);
+        linear::forward(cpu, tokens, input, &mut [Job { w: &l.o, bias: l.o_bias.as_deref(), y }]);
+        residual::add(cpu, x, y);
+
+        if keep {
+            a.x1.copy_from_slice(x);
+        }
+        rmsnorm::forward(cpu, c.hidden, x, &l.mlp_norm, c.eps, &mut a.mn, Some(&mut a.mn_inv));
+        round_for(cpu, l.activations, &mut a.mn);
+        let bias = |i: usize| l.mlp_bias.as_ref().map(|b| &b[i][..]);
+        linear::forward(cpu, tokens, &a.mn, &mut [
+            Job { w: &l.gate, bias: bias(0), y: &mut a.gate },
+            Job { w: &l.up, bias: bias(1), y: &mut a.up },
+        ]);
+        let input = &mut rounded[..tokens * c.ffn];
+        swiglu::forward(cpu, &a.gate, &a.up, input);
+        round_for(cpu, l.activations, input);
+        linear::forward(cpu, tokens, input, &mut [Job { w: &l.down, bias: bias(2), y }]);
+        residual::add(cpu, x, y);
+    }
+}
+
+/// Heads, and the scale of scores: 1 / sqrt(head_dim).
+#[allow(clippy::cast_precision_loss)] // head_dim is small
+pub(super) fn attention_shape(c: &ModelConfig) -> attention::Shape {
+    attention::Shape { heads: c.heads, softmax_scale: 1.0 / (c.head_dim as f32).sqrt() }
+}

@@ -1,0 +1,18 @@
+//! A decoder: its weights in the recipe's formats, its forward pass and its backward pass.
+//!
+//! ```text
+//! ids -> embedding -> [norm, q k v, qk-norm, rope, KV append, attention, o, +] [norm, gate up, swiglu, down, +] x layers -> norm -> head
+//! ```
+
+mod backward;
+mod forward;
+mod gradients;
+mod kv_scale;
+mod tape;
+mod weights;
+
+pub use backward::{BackwardWorkspace, backward};
+pub use forward::{Batch, Workspace, forward};
+pub use gradients::Gradients;
+pub use tape::Tape;
+pub use weights::{Layer, Model, WeightSource};

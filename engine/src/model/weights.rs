@@ -1,0 +1,243 @@
+//! The weights of one version, packed for the kernels in the recipe's formats. One copy: a new version is written over
+//! the old one in place.
+
+use ptx::ops::linear::Packed;
+use ptx::{Cpu, DType};
+
+use crate::checkpoint::{Checkpoint, CheckpointError};
+use crate::config::ModelConfig;
+use crate::model::kv_scale;
+use crate::recipe::{Activations, Recipe};
+
+/// Where the values of a weights version come from: a checkpoint, or the trainer's master weights.
+pub trait WeightSource {
+    /// Rows `first ..` of the parameter `name` into `out` (`[rows, row length]`; a 1-D parameter is one row).
+    fn rows(&mut self, name: &str, first: usize, rows: usize, out: &mut [f32]) -> Result<(), CheckpointError>;
+
+    /// The parameter was read for the last time: its source pages may go.
+    fn finished(&mut self, _name: &str) {}
+}
+
+impl WeightSource for &Checkpoint {
+    fn rows(&mut self, name: &str, first: usize, rows: usize, out: &mut [f32]) -> Result<(), CheckpointError> {
+        self.read_rows(name, first, rows, out)
+    }
+
+    fn finished(&mut self, name: &str) {
+        self.release(name);
+    }
+}
+
+/// One decoder layer. Projections are `[outputs, inputs]`.
+#[derive(Debug)]
+pub struct Layer {
+    /// Gain of the norm before attention, `[hidden]`.
+    pub attn_norm: Vec<f32>,
+    /// Query projection.
+    pub q: Packed,
+    /// Key projection.
+    pub k: Packed,
+    /// Value projection.
+    pub v: Packed,
+    /// Output projection.
+    pub o: Packed,
+    /// Biases of q, k, v, where the architecture has them.
+    pub qkv_bias: Option<[Vec<f32>; 3]>,
+    /// Bias of o.
+    pub o_bias: Option<Vec<f32>>,
+    /// Gains of the norms on each query and key head, `[head_dim]`.
+    pub qk_norm: Option<[Vec<f32>; 2]>,
+    /// Gain of the norm before the MLP, `[hidden]`.
+    pub mlp_norm: Vec<f32>,
+    /// Gate projection.
+    pub gate: Packed,
+    /// Up projection.
+    pub up: Packed,
+    /// Down projection.
+    pub down: Packed,
+    /// Biases of gate, up, down.
+    pub mlp_bias: Option<[Vec<f32>; 3]>,
+    /// Rounding of matmul inputs.
+    pub activations: Activations,
+    /// Static scale of the keys, by kv head; 1 where keys are not quantised.
+    pub k_scales: Vec<f32>,
+    /// Static scale of the values, by kv head.
+    pub v_scales: Vec<f32>,
+}
+
+/// A model in memory.
+#[derive(Debug)]
+pub struct Model {
+    /// Its architecture.
+    pub config: ModelConfig,
+    /// The formats of its tensors.
+    pub recipe: Recipe,
+    /// Embedding table `[vocab, hidden]`; the head too when tied.
+    pub embed: Packed,
+    /// Decoder layers.
+    pub layers: Vec<Layer>,
+    /// Gain of the last norm.
+    pub norm: Vec<f32>,
+    /// Untied head.
+    head: Option<Packed>,
+    /// Rotary frequencies, `[head_dim / 2]`.
+    pub inv_freq: Vec<f32>,
+    version: u64,
+    /// False while a version is being written, and for good if that failed.
+    complete: bool,
+}
+
+/// Values read from a source at a time: bounds the f32 copy that exists beside the packed form.
+const BLOCK: usize = 1 << 20;
+
+impl Model {
+    /// Loads weights version 0 from a checkpoint; its mapped pages are given back as they are packed.
+    pub fn load(cpu: &Cpu, checkpoint: &Checkpoint, recipe: Recipe) -> Result<Model, CheckpointError> {
+        let mut model = Model::empty(checkpoint.config().clone(), recipe);
+        model.update(cpu, 0, &mut &*checkpoint)?;
+        Ok(model)
+    }
+
+    /// A model without weights; [`Model::update`] must follow.
+    ///
+    /// # Panics
+    /// When the recipe has another number of layers than the model.
+    #[must_use]
+    pub fn empty(config: ModelConfig, recipe: Recipe) -> Model {
+        assert_eq!(config.layers, recipe.layers.len(), "the recipe was resolved for another model");
+        let c = &config;
+        let (hidden, ffn) = (c.hidden, c.ffn);
+        let (q_len, kv_len) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
+        let layers = recipe.layers.iter().map(|r| Layer {
+            attn_norm: vec![0.0; hidden],
+            q: Packed::new(r.weights, q_len, hidden),
+            k: Packed::new(r.weights, kv_len, hidden),
+            v: Packed::new(r.weights, kv_len, hidden),
+            o: Packed::new(r.weights, hidden, q_len),
+            qkv_bias: c.qkv_bias.then(|| [vec![0.0; q_len], vec![0.0; kv_len], vec![0.0; kv_len]]),
+            o_bias: c.o_bias.then(|| vec![0.0; hidden]),
+            qk_norm: c.qk_norm.then(|| [vec![0.0; c.head_dim], vec![0.0; c.head_dim]]),
+            mlp_norm: vec![0.0; hidden],
+            gate: Packed::new(r.weights, ffn, hidden),
+            up: Packed::new(r.weights, ffn, hidden),
+            down: Packed::new(r.weights, hidden, ffn),
+            mlp_bias: c.mlp_bias.then(|| [vec![0.0; ffn], vec![0.0; ffn], vec![0.0; hidden]]),
+            activations: r.activations,
+            k_scales: vec![1.0; c.kv_heads],
+            v_scales: vec![1.0; c.kv_heads],
+        });
+        Model {
+            layers: layers.collect(),
+            embed: Packed::new(recipe.head, c.vocab, hidden),
+            norm: vec![0.0; hidden],
+            head: (!c.tied).then(|| Packed::new(recipe.head, c.vocab, hidden)),
+            inv_freq: c.rope.inv_freq(c.head_dim),
+            version: 0,
+            complete: false,
+            recipe,
+            config,
+        }
+    }
+
+    /// Writes weights version `version` over the present one. The scales of the KV cache are part of the version and
+    /// are computed here, from the weights alone. After a failure the model refuses to run until an update succeeds.
+    pub fn update(
+        &mut self,
+        cpu: &Cpu,
+        version: u64,
+        source: &mut dyn WeightSource,
+    ) -> Result<(), CheckpointError> {
+        self.complete = false;
+        let mut block = vec![0.0; BLOCK.max(self.config.hidden.max(self.config.ffn))];
+        let mut read = Reader { cpu, source, block: &mut block };
+        read.matrix("model.embed_tokens.weight", &mut self.embed)?;
+        for (index, layer) in self.layers.iter_mut().enumerate() {
+            let name = |rest: &str| format!("model.layers.{index}.{rest}");
+            read.vector(&name("input_layernorm.weight"), &mut layer.attn_norm)?;
+            for (unit, matrix) in [("q", &mut layer.q), ("k", &mut layer.k), ("v", &mut layer.v), ("o", &mut layer.o)] {
+                read.matrix(&name(&format!("self_attn.{unit}_proj.weight")), matrix)?;
+            }
+            for (unit, bias) in ["q", "k", "v"].iter().zip(layer.qkv_bias.iter_mut().flatten()) {
+                read.vector(&name(&format!("self_attn.{unit}_proj.bias")), bias)?;
+            }
+            if let Some(bias) = &mut layer.o_bias {
+                read.vector(&name("self_attn.o_proj.bias"), bias)?;
+            }
+            for (unit, gain) in ["q", "k"].iter().zip(layer.qk_norm.iter_mut().flatten()) {
+                read.vector(&name(&format!("self_attn.{unit}_norm.weight")), gain)?;
+            }
+            read.vector(&name("post_attention_layernorm.weight"), &mut layer.mlp_norm)?;
+            for (unit, matrix) in [("gate", &mut layer.gate), ("up", &mut layer.up), ("down", &mut layer.down)] {
+                read.matrix(&name(&format!("mlp.{unit}_proj.weight")), matrix)?;
+            }
+            for (unit, bias) in ["gate", "up", "down"].iter().zip(layer.mlp_bias.iter_mut().flatten()) {
+                read.vector(&name(&format!("mlp.{unit}_proj.bias")), bias)?;
+            }
+            let row = &self.recipe.layers[index];
+            if row.k == DType::E4m3 || row.v == DType::E4m3 {
+                kv_scale::set(&self.config, row, layer);
+            }
+        }
+        read.vector("model.norm.weight", &mut self.norm)?;
+        if let Some(head) = &mut self.head {
+            read.matrix("lm_head.weight", head)?;
+        }
+        self.version = version;
+        self.complete = true;
+        Ok(())
+    }
+
+    /// The head `[vocab, hidden]`.
+    #[must_use]
+    pub fn head(&self) -> &Packed {
+        self.head.as_ref().unwrap_or(&self.embed)
+    }
+
+    /// The weights version it holds; 0 is the checkpoint as loaded.
+    ///
+    /// # Panics
+    /// When the last update failed.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.assert_complete();
+        self.version
+    }
+
+    /// Bytes of all weights as stored.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let layers = self.layers.iter().flat_map(|l| [&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down]);
+        layers.chain([&self.embed]).chain(&self.head).map(Packed::bytes).sum()
+    }
+
+    pub(crate) fn assert_complete(&self) {
+        assert!(self.complete, "the last weights update failed: these weights may not be used");
+    }
+}
+
+struct Reader<'a> {
+    cpu: &'a Cpu,
+    source: &'a mut dyn WeightSource,
+    block: &'a mut [f32],
+}
+
+impl Reader<'_> {
+    fn matrix(&mut self, name: &str, matrix: &mut Packed) -> Result<(), CheckpointError> {
+        let (n, k) = (matrix.n(), matrix.k());
+        let step = (self.block.len() / k).min(n);
+        for first in (0..n).step_by(step) {
+            let rows = step.min(n - first);
+            let block = &mut self.block[..rows * k];
+            self.source.rows(name, first, rows, block)?;
+            matrix.set_rows(self.cpu, first, block);
+        }
+        self.source.finished(name);
+        Ok(())
+    }
+
+    fn vector(&mut self, name: &str, into: &mut [f32]) -> Result<(), CheckpointError> {
+        self.source.rows(name, 0, 1, into)?;
+        self.source.finished(name);
+        Ok(())
+    }
+}

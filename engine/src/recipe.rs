@@ -1,0 +1,155 @@
+//! Which format every tensor of a rollout is stored and read in, layer by layer, and the hash that names the choice.
+
+use std::collections::BTreeMap;
+
+use ptx::DType;
+use serde_json::{Value, json};
+
+use crate::config::ModelConfig;
+
+/// What the inputs of matmuls are rounded to; accumulation is f32 always.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activations {
+    /// Not rounded.
+    F32,
+    /// Rounded to bf16.
+    Bf16,
+}
+
+impl Activations {
+    fn name(self) -> &'static str {
+        match self {
+            Activations::F32 => "f32",
+            Activations::Bf16 => "bf16",
+        }
+    }
+}
+
+/// Formats of one decoder layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerRecipe {
+    /// All seven projections; e4m3 carries one f32 scale a channel.
+    pub weights: DType,
+    /// Inputs of the layer's matmuls.
+    pub activations: Activations,
+    /// Keys in the cache; e4m3 carries one static power-of-two scale a head.
+    pub k: DType,
+    /// Values in the cache, likewise.
+    pub v: DType,
+}
+
+/// A resolved recipe: one row a layer, and the embedding and head.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recipe {
+    /// What the user called it. Not part of the hash: `identity` and `bf16` are one recipe when training is in bf16.
+    pub name: String,
+    /// Rows, by layer.
+    pub layers: Vec<LayerRecipe>,
+    /// Embedding and head weights.
+    pub head: DType,
+    /// Input of the head.
+    pub head_activations: Activations,
+}
+
+/// The precision that weights are trained in: what a weights version is rounded to, and what `identity` stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Precision {
+    /// f32 throughout.
+    F32,
+    /// bf16 weights, matmul inputs, keys and values; f32 sums, norms and residual stream.
+    Bf16,
+}
+
+impl Precision {
+    /// Its name in `run.toml`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Precision::F32 => "f32",
+            Precision::Bf16 => "bf16",
+        }
+    }
+
+    /// The storage format of a weights version.
+    #[must_use]
+    pub fn dtype(self) -> DType {
+        match self {
+            Precision::F32 => DType::F32,
+            Precision::Bf16 => DType::Bf16,
+        }
+    }
+}
+
+/// Why a recipe cannot be had.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecipeError {
+    /// The name is no built-in's.
+    #[error("unknown recipe {name:?}; built-in recipes: identity, f32, bf16, kv8, fp8{hint}")]
+    Unknown {
+        /// What was asked for.
+        name: String,
+        /// The nearest known name, when one is near.
+        hint: String,
+    },
+}
+
+/// Names of the built-in recipes.
+pub const BUILT_IN: [&str; 5] = ["identity", "f32", "bf16", "kv8", "fp8"];
+
+impl Recipe {
+    /// The built-in recipe `name` for a model; `identity` is the one of the training precision.
+    pub fn built_in(name: &str, precision: Precision, config: &ModelConfig) -> Result<Recipe, RecipeError> {
+        let (weights, activations, cache, head) = match (name, precision) {
+            ("f32", _) | ("identity", Precision::F32) => (DType::F32, Activations::F32, DType::F32, DType::F32),
+            ("bf16", _) | ("identity", Precision::Bf16) => (DType::Bf16, Activations::Bf16, DType::Bf16, DType::Bf16),
+            ("kv8", _) => (DType::Bf16, Activations::Bf16, DType::E4m3, DType::Bf16),
+            ("fp8", _) => (DType::E4m3, Activations::Bf16, DType::E4m3, DType::Bf16),
+            _ => {
+                let near = BUILT_IN.iter().max_by(|a, b| {
+                    strsim::jaro_winkler(a, name).total_cmp(&strsim::jaro_winkler(b, name))
+                });
+                let hint = near
+                    .filter(|near| strsim::jaro_winkler(near, name) > 0.6)
+                    .map_or(String::new(), |near| format!("; did you mean {near:?}?"));
+                return Err(RecipeError::Unknown { name: name.to_owned(), hint });
+            }
+        };
+        let layer = LayerRecipe { weights, activations, k: cache, v: cache };
+        Ok(Recipe { name: name.to_owned(), layers: vec![layer; config.layers], head, head_activations: activations })
+    }
+
+    /// The resolved table as canonical JSON: sorted keys, no whitespace, one entry a layer.
+    #[must_use]
+    pub fn canonical_json(&self) -> String {
+        let layers: Vec<Value> = self
+            .layers
+            .iter()
+            .map(|layer| {
+                let rows: BTreeMap<&str, &str> = [
+                    ("activations", layer.activations.name()),
+                    ("k", layer.k.name()),
+                    ("kv_scale", "static"),
+                    ("v", layer.v.name()),
+                    ("weights", layer.weights.name()),
+                    ("weights_scale", "channel"),
+                ]
+                .into();
+                json!(rows)
+            })
+            .collect();
+        let table: BTreeMap<&str, Value> = [
+            ("head", json!(self.head.name())),
+            ("head_activations", json!(self.head_activations.name())),
+            ("layers", json!(layers)),
+        ]
+        .into();
+        json!(table).to_string()
+    }
+
+    /// BLAKE3 of [`Recipe::canonical_json`], hexadecimal.
+    #[must_use]
+    pub fn hash(&self) -> String {
+        blake3::hash(self.canonical_json().as_bytes()).to_hex().to_string()
+    }
+}

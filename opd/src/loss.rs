@@ -1,0 +1,220 @@
+//! Head and divergence together, over blocks of rows: logits exist for one block at a time, never `[tokens, vocab]`.
+//!
+//! For each block: the student's, the teacher's and the rollout's logits from their hidden rows; the exact mismatch; the
+//! loss and its gradient in place of the student's logits; from that the gradients of hidden rows and head. What the
+//! rollout said about its own tokens (`logprobs_rollout`) is no input here: a dense loss has no use for it.
+
+use engine::model::{Gradients, Model};
+use ptx::Cpu;
+use ptx::ops::divergence::{self, Kind, RowStats};
+use ptx::ops::linear::{self, Job, Packed};
+use ptx::ops::log_softmax;
+
+/// Rows of logits held at a time for each of the up to three models.
+pub const BLOCK_ROWS: usize = 64;
+
+/// What the loss is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Objective {
+    /// A dense divergence from the teacher at a temperature.
+    Distill {
+        /// Which.
+        kind: Kind,
+        /// 1 / temperature, as in the rollout.
+        inv_temp: f32,
+    },
+    /// Cross-entropy of the given tokens.
+    Supervised,
+}
+
+/// Sums over the predicting rows of a micro-batch, in nats.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Sums {
+    /// Rows.
+    pub tokens: u64,
+    /// Loss.
+    pub loss: f64,
+    /// KL(student || teacher).
+    pub kl_reverse: f64,
+    /// KL(teacher || student).
+    pub kl_forward: f64,
+    /// Entropy of the student.
+    pub entropy: f64,
+}
+
+impl Sums {
+    /// Adds another micro-batch's.
+    pub fn add(&mut self, other: &Sums) {
+        self.tokens += other.tokens;
+        self.loss += other.loss;
+        self.kl_reverse += other.kl_reverse;
+        self.kl_forward += other.kl_forward;
+        self.entropy += other.entropy;
+    }
+}
+
+/// The other models' view of the same rows.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    /// The head.
+    pub head: &'a Packed,
+    /// Last hidden rows, `[rows, hidden]`.
+    pub hidden: &'a [f32],
+}
+
+/// A micro-batch's predicting rows.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows<'a> {
+    /// The student's last hidden rows, `[rows, hidden]`.
+    pub hidden: &'a [f32],
+    /// The token that follows each, `[rows]`.
+    pub targets: &'a [u32],
+    /// The teacher, for a distillation objective.
+    pub teacher: Option<View<'a>>,
+    /// The rollout's own recipe at the version that sampled, to measure mismatch.
+    pub behaviour: Option<View<'a>>,
+    /// Ids below this are real for student and teacher alike.
+    pub valid: usize,
+    /// Weight of each row: one over the number of tokens in the whole update.
+    pub weight: f32,
+}
+
+/// Results by row.
+#[derive(Debug, Default)]
+pub struct ByRow {
+    /// ln p of the target under the student at the objective's temperature.
+    pub logprobs: Vec<f32>,
+    /// KL(rollout || student), exact over the vocabulary, at the objective's temperature; empty without `behaviour`.
+    pub mismatch: Vec<f64>,
+    /// KL(student || teacher).
+    pub kl: Vec<f64>,
+}
+
+/// Buffers of one block.
+#[derive(Debug, Default)]
+pub struct LossWorkspace {
+    student: Vec<f32>,
+    other: Vec<f32>,
+    weights: Vec<f32>,
+    stats: Vec<RowStats>,
+    nll: Vec<f64>,
+}
+
+/// The loss cannot be computed: logits of a row are not finite.
+#[derive(Debug, thiserror::Error)]
+#[error("predicting row {row} (token id {token} follows): {what}")]
+pub struct LossError {
+    /// Row among the predicting rows of the micro-batch.
+    pub row: usize,
+    /// The token that follows.
+    pub token: u32,
+    /// What is wrong.
+    pub what: String,
+}
+
+/// Computes the loss over all rows; with `gradients` also the gradient of the hidden rows (into `dhidden`, which it
+/// overwrites) and of the head (added).
+pub fn loss(
+    cpu: &Cpu,
+    objective: Objective,
+    model: &Model,
+    rows: Rows<'_>,
+    mut gradients: Option<(&mut Gradients, &mut Vec<f32>)>,
+    by_row: &mut ByRow,
+    ws: &mut LossWorkspace,
+) -> Result<Sums, LossError> {
+    let (hidden, vocab, count) = (model.config.hidden, model.config.vocab, rows.targets.len());
+    let inv_temp = match objective {
+        Objective::Distill { inv_temp, .. } => inv_temp,
+        Objective::Supervised => 1.0,
+    };
+    by_row.logprobs.resize(count, 0.0);
+    by_row.mismatch.resize(if rows.behaviour.is_some() { count } else { 0 }, 0.0);
+    by_row.kl.resize(count, 0.0);
+    if let Some((_, dhidden)) = &mut gradients {
+        dhidden.resize(count * hidden, 0.0);
+    }
+    let mut sums = Sums::default();
+    for first in (0..count).step_by(BLOCK_ROWS) {
+        let n = BLOCK_ROWS.min(count - first);
+        let input = &rows.hidden[first * hidden..(first + n) * hidden];
+        let targets = &rows.targets[first..first + n];
+        let fail = |row: usize, what: String| LossError { row: first + row, token: targets[row.min(n - 1)], what };
+        ws.weights.clear();
+        ws.weights.resize(n, rows.weight);
+        ws.stats.resize(n, RowStats::default());
+        logits(cpu, model.head(), n, input, &mut ws.student);
+        let logprobs = &mut by_row.logprobs[first..first + n];
+        log_softmax::gather(cpu, n, vocab, rows.valid, inv_temp, &ws.student, targets, logprobs)
+            .map_err(|e| fail(e.row(), e.to_string()))?;
+        if let Some(view) = rows.behaviour {
+            logits(cpu, view.head, n, &view.hidden[first * hidden..(first + n) * hidden], &mut ws.other);
+            let out = &mut by_row.mismatch[first..first + n];
+            divergence::kl(cpu, n, vocab, rows.valid, inv_temp, &ws.other, &ws.student, out)
+                .map_err(|e| fail(e.row(), e.to_string()))?;
+        }
+        match objective {
+            Objective::Distill { kind, .. } => {
+                let view = rows.teacher.expect("a distillation objective comes with a teacher");
+                let (width, teacher_vocab) = (view.head.k(), view.head.n());
+                logits(cpu, view.head, n, &view.hidden[first * width..(first + n) * width], &mut ws.other);
+                if teacher_vocab != vocab {
+                    restride(&mut ws.other, n, teacher_vocab, vocab);
+                }
+                let (student, other, stats) = (&mut ws.student, &ws.other, &mut ws.stats);
+                divergence::dense(cpu, kind, n, vocab, rows.valid, inv_temp, student, other, &ws.weights, stats)
+                    .map_err(|e| fail(e.row(), e.to_string()))?;
+                for (row, s) in ws.stats.iter().enumerate() {
+                    sums.add(&Sums {
+                        tokens: 1,
+                        loss: match kind {
+                            Kind::ReverseKl => s.kl_reverse,
+                            Kind::ForwardKl => s.kl_forward,
+                        },
+                        kl_reverse: s.kl_reverse,
+                        kl_forward: s.kl_forward,
+                        entropy: s.entropy_student,
+                    });
+                    by_row.kl[first + row] = s.kl_reverse;
+                }
+            }
+            Objective::Supervised => {
+                ws.nll.resize(n, 0.0);
+                let (student, nll) = (&mut ws.student, &mut ws.nll);
+                divergence::cross_entropy(cpu, n, vocab, rows.valid, student, targets, &ws.weights, nll)
+                    .map_err(|e| fail(e.row(), e.to_string()))?;
+                for &loss in &ws.nll {
+                    sums.add(&Sums { tokens: 1, loss, ..Sums::default() });
+                }
+            }
+        }
+        if let Some((gradients, dhidden)) = &mut gradients {
+            let dinput = &mut dhidden[first * hidden..(first + n) * hidden];
+            linear::backward_input(cpu, n, &ws.student, model.head(), dinput, false);
+            linear::backward_weight(cpu, n, vocab, hidden, input, &ws.student, gradients.head_mut());
+        }
+    }
+    Ok(sums)
+}
+
+fn logits(cpu: &Cpu, head: &Packed, rows: usize, hidden: &[f32], into: &mut Vec<f32>) {
+    into.resize(rows * head.n(), 0.0);
+    linear::forward(cpu, rows, hidden, &mut [Job { w: head, bias: None, y: into }]);
+}
+
+/// Lays rows of width `from` out at width `to`, in place: teachers and students of one family pad their vocabularies
+/// differently, and the columns that both have come first.
+fn restride(x: &mut Vec<f32>, rows: usize, from: usize, to: usize) {
+    let both = from.min(to);
+    if to > from {
+        x.resize(rows * to, 0.0);
+        for row in (0..rows).rev() {
+            x.copy_within(row * from..row * from + both, row * to);
+        }
+    } else {
+        for row in 0..rows {
+            x.copy_within(row * from..row * from + both, row * to);
+        }
+        x.truncate(rows * to);
+    }
+}

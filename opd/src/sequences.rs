@@ -1,0 +1,104 @@
+//! Whole sequences as the trainer runs them: prompt and completion side by side in one forward pass, without padding.
+
+use kv::{KvCache, Sequence};
+use ptx::kv_tile::Span;
+
+/// A prompt with a completion; the loss is on the completion's tokens.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// All ids.
+    pub ids: Vec<u32>,
+    /// How many of them are the prompt.
+    pub prompt: usize,
+}
+
+impl Row {
+    /// Tokens that the loss is on.
+    #[must_use]
+    pub fn targets(&self) -> &[u32] {
+        &self.ids[self.prompt..]
+    }
+}
+
+/// Rows laid end to end, with their places in a cache.
+#[derive(Debug, Default)]
+pub struct Packed {
+    /// Ids, `[tokens]`.
+    pub ids: Vec<u32>,
+    /// Positions, `[tokens]`.
+    pub positions: Vec<u32>,
+    /// Token rows whose next token is in a completion, in order.
+    pub predicting: Vec<usize>,
+    /// That next token, by predicting row.
+    pub targets: Vec<u32>,
+    firsts: Vec<usize>,
+    sequences: Vec<Sequence>, // the first `firsts.len()` are in use, the rest wait empty
+}
+
+impl Packed {
+    /// Lays `rows` out and reserves their places.
+    ///
+    /// # Panics
+    /// When the cache is too small, or a row has no prompt.
+    pub fn fill(&mut self, kv: &mut KvCache, rows: &[Row]) {
+        self.clear(kv);
+        for row in rows {
+            assert!(row.prompt > 0 && row.prompt <= row.ids.len(), "a row starts with a prompt");
+            let first = self.ids.len();
+            self.firsts.push(first);
+            self.ids.extend_from_slice(&row.ids);
+            self.positions.extend((0..row.ids.len()).map(|p| u32::try_from(p).expect("positions are u32")));
+            self.predicting.extend(row.prompt - 1..row.ids.len() - 1);
+            let from = self.predicting.len() - row.targets().len();
+            for at in &mut self.predicting[from..] {
+                *at += first;
+            }
+            self.targets.extend_from_slice(row.targets());
+            let used = self.firsts.len() - 1;
+            if used == self.sequences.len() {
+                self.sequences.push(kv.sequence(row.ids.len()));
+            }
+            kv.append(&mut self.sequences[used], row.ids.len()).expect("the trainer's cache was sized for its batch");
+        }
+    }
+
+    /// Adds the spans of the forward pass to `into`.
+    pub fn spans<'a>(&'a self, into: &mut Vec<Span<'a>>) {
+        into.extend(self.sequences.iter().zip(&self.firsts).map(|(sequence, &first_row)| Span {
+            first_row,
+            row_count: sequence.len(),
+            first_position: 0,
+            block_table: sequence.block_table(),
+        }));
+    }
+
+    /// Gives the places back.
+    pub fn clear(&mut self, kv: &mut KvCache) {
+        for sequence in &mut self.sequences[..self.firsts.len()] {
+            kv.clear(sequence);
+        }
+        self.ids.clear();
+        self.positions.clear();
+        self.predicting.clear();
+        self.targets.clear();
+        self.firsts.clear();
+    }
+}
+
+/// Splits rows into micro-batches of at most `tokens` tokens, in order; a longer row stands alone.
+#[must_use]
+pub fn micro_batches(rows: &[Row], tokens: usize) -> Vec<std::ops::Range<usize>> {
+    let mut parts = Vec::new();
+    let (mut first, mut held) = (0, 0);
+    for (i, row) in rows.iter().enumerate() {
+        if i > first && held + row.ids.len() > tokens {
+            parts.push(first..i);
+            (first, held) = (i, 0);
+        }
+        held += row.ids.len();
+    }
+    if first < rows.len() {
+        parts.push(first..rows.len());
+    }
+    parts
+}

@@ -1,0 +1,55 @@
+//! A model that only runs forward beside the trained one: the teacher, or the rollout's own view of the student.
+
+use engine::engine::{PAGE_LEN, emptied, kv_layout};
+use engine::model::{Batch, Model, Workspace, forward};
+use kv::KvCache;
+use ptx::Cpu;
+use ptx::kv_tile::Span;
+
+use crate::sequences::{Packed, Row};
+
+/// Cache and buffers for forward passes over whole sequences.
+#[derive(Debug)]
+pub struct Side {
+    kv: KvCache,
+    packed: Packed,
+    workspace: Workspace,
+    spans: Vec<Span<'static>>,
+    /// Last hidden rows of the predicting tokens, `[predicting, hidden]`.
+    pub hidden: Vec<f32>,
+}
+
+impl Side {
+    /// For micro-batches of up to `tokens` tokens in up to `rows` rows.
+    #[must_use]
+    pub fn new(model: &Model, tokens: usize, rows: usize) -> Side {
+        let kv = KvCache::new(kv_layout(model, PAGE_LEN), pages(tokens, rows));
+        Side { kv, packed: Packed::default(), workspace: Workspace::default(), spans: Vec::new(), hidden: Vec::new() }
+    }
+
+    /// Runs `model` over `rows` and leaves its hidden rows in `hidden`.
+    pub fn run(&mut self, cpu: &Cpu, model: &Model, rows: &[Row]) {
+        let Side { kv, packed, workspace, spans, hidden } = self;
+        packed.fill(kv, rows);
+        let mut batch_spans = std::mem::take(spans);
+        packed.spans(&mut batch_spans);
+        let batch = Batch { ids: &packed.ids, positions: &packed.positions, spans: &batch_spans };
+        forward(cpu, model, kv, batch, workspace, None);
+        *spans = emptied(batch_spans);
+        select(&workspace.hidden, model.config.hidden, &packed.predicting, hidden);
+        packed.clear(kv);
+    }
+}
+
+/// Pages that hold `tokens` tokens in `rows` rows, whatever the rows' lengths.
+pub(crate) fn pages(tokens: usize, rows: usize) -> usize {
+    tokens.div_ceil(PAGE_LEN) + rows
+}
+
+/// Gathers some rows of `hidden`.
+pub(crate) fn select(hidden: &[f32], width: usize, rows: &[usize], into: &mut Vec<f32>) {
+    into.resize(rows.len() * width, 0.0);
+    for (to, &row) in into.chunks_exact_mut(width).zip(rows) {
+        to.copy_from_slice(&hidden[row * width..(row + 1) * width]);
+    }
+}

@@ -1,0 +1,413 @@
+//! The synchronous loop: roll out, score with the teacher, update, swap the weights.
+//!
+//! ```text
+//! prompts -> rollouts (recipe, version v) -> teacher's hidden rows -> loss and mismatch -> gradients -> version v + 1
+//! ```
+
+mod open;
+mod report;
+mod save;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use engine::engine::Engine;
+use engine::model::Model;
+use engine::rollout::{Finish, Limits, Request, RequestError, Rollout};
+use ptx::Cpu;
+use ptx::ops::adamw::AdamW;
+use ptx::ops::sample::Params;
+
+use crate::clock::Stopwatch;
+use crate::config::Config;
+use crate::eval::{EvalSettings, collect, evaluate, row};
+use crate::learner::{Learner, Views};
+use crate::loss::{LossError, Objective, Sums, View};
+use crate::master::Master;
+use crate::sequences::{Row, micro_batches};
+use crate::side::Side;
+use crate::source::{Asked, Source};
+use crate::tasks::Split;
+
+pub use open::OpenError;
+pub use report::{EvalReport, Summary, UpdateReport};
+pub use save::SaveError;
+
+/// Held-out draws use sample indices from here, so that they never meet those of training.
+const EVAL_SAMPLES: u64 = 1 << 62;
+/// Held-out prompts whose sampled completions measure the distance to the teacher.
+const KL_PROMPTS: usize = 64;
+
+/// Why an update failed; the run stops with everything up to the last checkpoint in place.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrainError {
+    /// A rollout could not be had.
+    #[error("update {update}: prompt {prompt}: {source}")]
+    Rollout {
+        /// Which update.
+        update: u64,
+        /// Number of the prompt.
+        prompt: u64,
+        /// Why.
+        source: RequestError,
+    },
+    /// The loss is not a number.
+    #[error("update {update}: the loss is not finite at rollout {rollout}, {source}")]
+    Loss {
+        /// Which update.
+        update: u64,
+        /// First rollout of the micro-batch.
+        rollout: usize,
+        /// Row and token.
+        source: LossError,
+    },
+    /// Gradients are not numbers.
+    #[error("update {update}: the gradient of {tensor} is not finite at element {element}; nothing was updated")]
+    Gradient {
+        /// Which update.
+        update: u64,
+        /// Which tensor.
+        tensor: String,
+        /// Which element.
+        element: usize,
+    },
+    /// The teacher gives no gradient in the first update.
+    #[error(
+        "the first update has no gradient at all: the teacher agrees with the student everywhere, so there is nothing \
+         to distil; are `student` and `teacher` the same checkpoint?"
+    )]
+    NothingToLearn,
+    /// The identity recipe does not reproduce the trainer's own logprobs.
+    #[error(
+        "update {update}: rollout {rollout}, token {token}: the identity recipe gave logprob {rollout_logprob:e}, the \
+         trainer {train_logprob:e}; they must be the same bits, so this is a bug of leeway: please report it"
+    )]
+    NotIdentical {
+        /// Which update.
+        update: u64,
+        /// Which rollout.
+        rollout: usize,
+        /// Which token of the completion.
+        token: usize,
+        /// What the rollout said.
+        rollout_logprob: f32,
+        /// What the trainer's forward pass said.
+        train_logprob: f32,
+    },
+    /// Weights could not be taken over.
+    #[error(transparent)]
+    Weights(#[from] engine::checkpoint::CheckpointError),
+}
+
+/// Who takes part in a run: stands in its outputs.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Origin {
+    /// Hash of the student's weights version 0.
+    pub student: String,
+    /// Hash of the teacher.
+    pub teacher: String,
+    /// Hash of the rollout recipe.
+    pub recipe_hash: String,
+    /// Device of rollouts and updates.
+    pub device: String,
+}
+
+/// A run in progress.
+#[derive(Debug)]
+pub struct Trainer {
+    cpu: Arc<Cpu>,
+    config: Config,
+    source: Source,
+    stop_ids: Vec<u32>,
+    valid: usize,
+    /// The student at training precision: the trainer's forward, evaluation, and rollouts of the identity recipe.
+    policy: Engine,
+    /// The student in the rollout's recipe, unless that is the identity.
+    rollout: Option<Engine>,
+    /// Runs the rollout's own recipe over whole sequences, to measure mismatch; with the identity recipe too, where the
+    /// measured value must come out as zero.
+    behaviour: Side,
+    teacher: Model,
+    teacher_side: Side,
+    learner: Learner,
+    master: Master,
+    micro_tokens: usize,
+    student_dir: PathBuf,
+    totals: report::Totals,
+    origin: Origin,
+}
+
+impl Trainer {
+    /// Updates done so far.
+    #[must_use]
+    pub fn updates(&self) -> u64 {
+        self.master.updates
+    }
+
+    /// The configuration of the run.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Who takes part.
+    #[must_use]
+    pub fn origin(&self) -> Origin {
+        self.origin.clone()
+    }
+
+    /// The engine that rolls out.
+    #[must_use]
+    pub fn rollout_engine(&self) -> &Engine {
+        self.rollout.as_ref().unwrap_or(&self.policy)
+    }
+
+    /// The engine at training precision.
+    #[must_use]
+    pub fn policy_engine(&self) -> &Engine {
+        &self.policy
+    }
+
+    /// One update: rollouts from the present version, teacher scores, gradients, the next version. `tick` is called as
+    /// each rollout finishes.
+    pub fn update(&mut self, tick: &mut dyn FnMut(usize)) -> Result<(UpdateReport, Vec<(Asked, Rollout)>), TrainError> {
+        let update = self.master.updates + 1;
+        let mut watch = Stopwatch::start();
+        let (asked, rollouts) = self.roll_out(update, tick)?;
+        let rollout_s = watch.lap_s();
+        let rows: Vec<Row> = rollouts.iter().map(|r| row(&asked[r.request].prompt, r)).collect();
+        let tokens: usize = rows.iter().map(|row| row.targets().len()).sum();
+        #[allow(clippy::cast_precision_loss)] // token counts are far below 2^24
+        let weight = 1.0 / tokens as f32;
+        let objective = self.objective();
+        self.learner.gradients.clear();
+        let mut sums = Sums::default();
+        let mut mismatch = report::Mismatch::default();
+        let (mut teacher_s, mut behaviour_s) = (0.0, 0.0);
+        for part in micro_batches(&rows, self.micro_tokens) {
+            let mut stage = Stopwatch::start();
+            self.teacher_side.run(&self.cpu, &self.teacher, &rows[part.clone()]);
+            teacher_s += stage.lap_s();
+            let sampler = self.rollout.as_ref().unwrap_or(&self.policy).model();
+            self.behaviour.run(&self.cpu, sampler, &rows[part.clone()]);
+            behaviour_s += stage.lap_s();
+            let views = Views {
+                teacher: Some(View { head: self.teacher.head(), hidden: &self.teacher_side.hidden }),
+                behaviour: Some(View { head: sampler.head(), hidden: &self.behaviour.hidden }),
+            };
+            let part_rows = &rows[part.clone()];
+            let model = self.policy.model();
+            let micro = self
+                .learner
+                .micro_batch(&self.cpu, model, objective, part_rows, views, self.valid, weight, true)
+                .map_err(|source| TrainError::Loss { update, rollout: part.start, source })?;
+            sums.add(&micro);
+            let by_row = &self.learner.by_row;
+            let rollout_logprobs = rollouts[part.clone()].iter().flat_map(|r| &r.logprobs);
+            mismatch.add(rollout_logprobs, &by_row.logprobs, &by_row.mismatch);
+            if self.rollout.is_none() {
+                self.check_identity(update, part.start, &rollouts[part.clone()])?;
+            }
+        }
+        let grad_norm = self.apply(update)?;
+        let train_s = watch.lap_s() - teacher_s - behaviour_s;
+        self.swap_weights()?;
+        let sync_s = watch.lap_s();
+        let report = UpdateReport {
+            update,
+            version: self.master.updates,
+            loss: sums.loss / sums.tokens as f64,
+            kl_teacher: sums.kl_reverse / sums.tokens as f64,
+            kl_forward: sums.kl_forward / sums.tokens as f64,
+            entropy: sums.entropy / sums.tokens as f64,
+            mismatch_nats: mismatch.d_nats(),
+            k3: mismatch.k3(),
+            grad_norm,
+            lr: f64::from(self.lr(update)),
+            tokens: sums.tokens,
+            rollouts: rollouts.len() as u64,
+            correct: self.correct(&asked, &rollouts),
+            truncated: rollouts.iter().filter(|r| r.finish == Finish::Length).count() as u64,
+            rollout_s,
+            teacher_s,
+            behaviour_s,
+            train_s,
+            sync_s,
+        };
+        self.totals.add(&report, &mismatch);
+        Ok((report, rollouts.into_iter().map(|r| (asked[r.request].clone(), r)).collect()))
+    }
+
+    fn roll_out(
+        &mut self,
+        update: u64,
+        tick: &mut dyn FnMut(usize),
+    ) -> Result<(Vec<Asked>, Vec<Rollout>), TrainError> {
+        let (batch, n) = (u64::from(self.config.train.batch), self.config.rollout.n);
+        let first = (update - 1) * batch;
+        let asked: Vec<Asked> = (first..first + batch).map(|i| self.source.ask(Split::Train, i)).collect();
+        let params = Params { temperature: self.temperature(), top_k: 0, top_p: 1.0, min_p: 0.0 };
+        let requests: Vec<Request> = asked
+            .iter()
+            .zip(first..)
+            .map(|(asked, prompt)| Request {
+                prompt: asked.prompt.clone(),
+                samples: n,
+                first_sample: prompt * u64::from(n),
+                seed: self.config.seed,
+                params,
+                max_tokens: self.max_tokens(),
+                stop_ids: self.stop_ids.clone(),
+                top_logprobs: 0,
+            })
+            .collect();
+        let limits = self.limits();
+        let engine = self.rollout.as_mut().unwrap_or(&mut self.policy);
+        let mut finished = 0;
+        let rollouts = collect(engine, &requests, limits, &mut |_| {
+            finished += 1;
+            tick(finished);
+        })
+        .map_err(|source| TrainError::Rollout { update, prompt: first, source })?;
+        Ok((asked, rollouts))
+    }
+
+    fn max_tokens(&self) -> usize {
+        self.config.rollout.max_tokens as usize
+    }
+
+    fn temperature(&self) -> f32 {
+        narrow(self.config.rollout.temperature)
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { batch: self.config.sequences(), ..Limits::default() }
+    }
+
+    fn objective(&self) -> Objective {
+        Objective::Distill { kind: self.config.loss.kind.into(), inv_temp: 1.0 / self.temperature() }
+    }
+
+    fn lr(&self, update: u64) -> f32 {
+        warm_up(narrow(self.config.train.lr), u64::from(self.config.train.warmup), update)
+    }
+
+    /// Every logprob that the identity rollout reported is the trainer's own, bit for bit.
+    fn check_identity(&self, update: u64, first: usize, rollouts: &[Rollout]) -> Result<(), TrainError> {
+        let mut train = self.learner.by_row.logprobs.iter();
+        for (i, rollout) in rollouts.iter().enumerate() {
+            for (token, &rollout_logprob) in rollout.logprobs.iter().enumerate() {
+                let &train_logprob = train.next().expect("one logprob a sampled token");
+                if rollout_logprob.to_bits() != train_logprob.to_bits() {
+                    let rollout = first + i;
+                    return Err(TrainError::NotIdentical { update, rollout, token, rollout_logprob, train_logprob });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, update: u64) -> Result<f64, TrainError> {
+        let t = &self.config.train;
+        let hyper = AdamW {
+            lr: self.lr(update),
+            beta1: narrow(t.beta1),
+            beta2: narrow(t.beta2),
+            eps: 1e-8,
+            weight_decay: narrow(t.weight_decay),
+        };
+        let gradients = &self.learner.gradients;
+        for (i, param) in gradients.params().iter().enumerate() {
+            if let Some(element) = ptx::ops::grad_norm::all_finite(&self.cpu, gradients.tensor(i)) {
+                return Err(TrainError::Gradient { update, tensor: param.name.clone(), element });
+            }
+        }
+        let norm = self.master.update(&self.cpu, gradients, hyper, narrow(t.clip));
+        if update == 1 && norm == 0.0 {
+            return Err(TrainError::NothingToLearn);
+        }
+        Ok(norm)
+    }
+
+    /// Brings every copy of the student to the master's version.
+    fn swap_weights(&mut self) -> Result<(), TrainError> {
+        let (cpu, version) = (&self.cpu, self.master.updates);
+        self.policy.model_mut().update(cpu, version, &mut self.master.version(cpu))?;
+        if let Some(engine) = &mut self.rollout {
+            engine.model_mut().update(cpu, version, &mut self.master.version(cpu))?;
+        }
+        Ok(())
+    }
+
+    fn correct(&self, asked: &[Asked], rollouts: &[Rollout]) -> Option<u64> {
+        let judged: Vec<bool> =
+            rollouts.iter().filter_map(|r| self.source.is_correct(&asked[r.request], &r.ids)).collect();
+        (!judged.is_empty()).then(|| judged.iter().filter(|&&c| c).count() as u64)
+    }
+
+    /// Accuracy on held-out prompts at training precision, and the distance to the teacher on completions that the
+    /// student samples for some of them.
+    pub fn evaluate(&mut self) -> Result<EvalReport, TrainError> {
+        let update = self.master.updates;
+        let failed = |source| TrainError::Rollout { update, prompt: 0, source };
+        let problems = self.config.eval.problems as usize;
+        let problems = self.source.len().map_or(problems, |n| n.min(problems));
+        let settings = EvalSettings {
+            problems,
+            temperature: narrow(self.config.eval.temperature),
+            max_tokens: self.max_tokens(),
+            seed: self.config.seed,
+            first_sample: EVAL_SAMPLES,
+        };
+        let judged =
+            evaluate(&mut self.policy, &self.source, settings, &self.stop_ids, Limits::default()).map_err(failed)?;
+        let sampled = EvalSettings {
+            problems: problems.min(KL_PROMPTS),
+            temperature: self.temperature(),
+            first_sample: EVAL_SAMPLES + (1 << 32),
+            ..settings
+        };
+        let rows =
+            evaluate(&mut self.policy, &self.source, sampled, &self.stop_ids, Limits::default()).map_err(failed)?.rows;
+        let mut sums = Sums::default();
+        for part in micro_batches(&rows, self.micro_tokens) {
+            self.teacher_side.run(&self.cpu, &self.teacher, &rows[part.clone()]);
+            let teacher = Some(View { head: self.teacher.head(), hidden: &self.teacher_side.hidden });
+            let views = Views { teacher, behaviour: None };
+            let (model, objective) = (self.policy.model(), self.objective());
+            let micro = self
+                .learner
+                .micro_batch(&self.cpu, model, objective, &rows[part.clone()], views, self.valid, 0.0, false)
+                .map_err(|source| TrainError::Loss { update, rollout: part.start, source })?;
+            sums.add(&micro);
+        }
+        Ok(EvalReport {
+            update,
+            accuracy: judged.accuracy(),
+            correct: judged.correct,
+            judged: judged.judged,
+            truncated: judged.truncated,
+            kl_teacher: sums.kl_reverse / sums.tokens as f64,
+        })
+    }
+
+    /// What the run amounts to.
+    #[must_use]
+    pub fn summary(&self) -> Summary {
+        self.totals.summary()
+    }
+}
+
+/// A setting of the run file as the kernels take it.
+#[allow(clippy::cast_possible_truncation)] // rounding to f32 is meant
+fn narrow(x: f64) -> f32 {
+    x as f32
+}
+
+/// Linear warm-up over `warmup` updates, then constant.
+#[must_use]
+#[allow(clippy::cast_precision_loss)] // update counts
+pub fn warm_up(lr: f32, warmup: u64, update: u64) -> f32 {
+    if update >= warmup { lr } else { lr * update as f32 / warmup as f32 }
+}

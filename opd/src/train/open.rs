@@ -1,0 +1,235 @@
+//! Opens a run: both checkpoints, the prompts, engines and buffers; and checks that they fit each other.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use engine::chat::{ChatError, ChatTemplate};
+use engine::checkpoint::{Checkpoint, CheckpointError};
+use engine::config::ModelConfig;
+use engine::engine::{Engine, PAGE_LEN, kv_layout};
+use engine::model::Model;
+use engine::recipe::{Recipe, RecipeError};
+use engine::tokenizer::{Tokenizer, TokenizerError};
+use ptx::Cpu;
+
+use super::{Origin, Trainer};
+use super::report::Totals;
+use super::save::{self, SaveError};
+use crate::config::{Config, Task};
+use crate::learner::Learner;
+use crate::master::Master;
+use crate::source::SourceError;
+use crate::side::Side;
+use crate::source::Source;
+use crate::tasks::VOCAB_LEN;
+
+/// Memory that a micro-batch's activations may take.
+const TAPE_BYTES: usize = 1 << 30;
+
+/// Why a run cannot start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// A model folder.
+    #[error("{role} {dir}: {source}", dir = dir.display())]
+    Checkpoint {
+        /// student or teacher.
+        role: &'static str,
+        /// Its folder.
+        dir: PathBuf,
+        /// Why.
+        source: CheckpointError,
+    },
+    /// A tokenizer.
+    #[error("{role} {dir}: {source}", dir = dir.display())]
+    Tokenizer {
+        /// student or teacher.
+        role: &'static str,
+        /// Its folder.
+        dir: PathBuf,
+        /// Why.
+        source: TokenizerError,
+    },
+    /// Student and teacher read tokens differently.
+    #[error(
+        "student and teacher have different tokenizers (BLAKE3 of their tokens: {student} and {teacher}); distillation \
+         compares distributions over the same tokens, so take models of one family"
+    )]
+    TokenizerMismatch {
+        /// The student's hash.
+        student: String,
+        /// The teacher's hash.
+        teacher: String,
+    },
+    /// The task needs ids that a model does not have.
+    #[error("{role} has a vocabulary of {vocab}; the task needs {need} ids: its model must be made for the task")]
+    VocabularyTooSmall {
+        /// student or teacher.
+        role: &'static str,
+        /// What it has.
+        vocab: usize,
+        /// What the task needs.
+        need: usize,
+    },
+    /// The rollout recipe.
+    #[error("rollout.recipe: {0}")]
+    Recipe(#[from] RecipeError),
+    /// The prompt file.
+    #[error(transparent)]
+    Prompts(#[from] SourceError),
+    /// The student's chat template.
+    #[error("student {dir}: {source}", dir = dir.display())]
+    Chat {
+        /// Its folder.
+        dir: PathBuf,
+        /// Why.
+        source: ChatError,
+    },
+    /// Prompts and completions do not fit the model's context.
+    #[error("prompts of up to {prompt} tokens and completions of up to {completion} exceed the {role}'s context of {max}")]
+    Context {
+        /// student or teacher.
+        role: &'static str,
+        /// Longest prompt.
+        prompt: usize,
+        /// Longest completion.
+        completion: usize,
+        /// The context.
+        max: usize,
+    },
+    /// A checkpoint of the run.
+    #[error(transparent)]
+    Resume(#[from] SaveError),
+}
+
+impl Trainer {
+    /// Opens the run of `config`. With `resume` it goes on from the newest whole checkpoint of `config.out`, if there
+    /// is one.
+    pub fn open(config: Config, cpu: Arc<Cpu>, resume: bool) -> Result<Trainer, OpenError> {
+        let student = open_checkpoint("student", &config.student)?;
+        let teacher = open_checkpoint("teacher", &config.teacher)?;
+        let (student_config, teacher_config) = (student.config().clone(), teacher.config().clone());
+        let tokenizer = open_tokenizer("student", &config.student)?;
+        let teacher_tokenizer = open_tokenizer("teacher", &config.teacher)?;
+        if let (Some(a), Some(b)) = (&tokenizer, &teacher_tokenizer)
+            && a.hash() != b.hash()
+        {
+            return Err(OpenError::TokenizerMismatch { student: a.hash().to_owned(), teacher: b.hash().to_owned() });
+        }
+        let vocab_both = student_config.vocab.min(teacher_config.vocab);
+        let mut valid = tokenizer.as_ref().map_or(vocab_both, |t| t.size().min(vocab_both));
+        let (source, prompt_max) = source(&config, tokenizer)?;
+        if let Source::Task { .. } = source {
+            for (role, c) in [("student", &student_config), ("teacher", &teacher_config)] {
+                if c.vocab < VOCAB_LEN {
+                    return Err(OpenError::VocabularyTooSmall { role, vocab: c.vocab, need: VOCAB_LEN });
+                }
+            }
+            valid = valid.min(VOCAB_LEN);
+        }
+        let completion = config.rollout.max_tokens as usize;
+        for (role, c) in [("student", &student_config), ("teacher", &teacher_config)] {
+            if prompt_max + completion > c.max_positions {
+                return Err(OpenError::Context { role, prompt: prompt_max, completion, max: c.max_positions });
+            }
+        }
+        let mut stop_ids = source.stop_ids().to_vec();
+        stop_ids.extend(&student_config.stop_ids);
+        stop_ids.extend(&teacher_config.stop_ids);
+        stop_ids.sort_unstable();
+        stop_ids.dedup();
+
+        let precision = config.train.precision.into();
+        let origin = Origin {
+            student: student.model_hash(),
+            teacher: teacher.model_hash(),
+            recipe_hash: Recipe::built_in(&config.rollout.recipe, config.train.precision.into(), &student_config)?.hash(),
+            device: cpu.to_string(),
+        };
+        let identity = Recipe::built_in("identity", precision, &student_config)?;
+        let recipe = Recipe::built_in(&config.rollout.recipe, precision, &student_config)?;
+        let mut master = Master::load(&student, precision)
+            .map_err(|source| OpenError::Checkpoint { role: "student", dir: config.student.clone(), source })?;
+        if resume {
+            save::restore(&config.out, &mut master)?;
+        }
+        let failed = |role: &'static str, dir: &Path| {
+            let dir = dir.to_owned();
+            move |source| OpenError::Checkpoint { role, dir, source }
+        };
+        let load = |recipe: Recipe, sequences: usize, len: usize| -> Result<Engine, CheckpointError> {
+            let mut model = Model::empty(student_config.clone(), recipe);
+            model.update(&cpu, master.updates, &mut master.version(&cpu))?;
+            let per_sequence = kv_layout(&model, PAGE_LEN).pages_for(len);
+            Ok(Engine::new(Arc::clone(&cpu), model, PAGE_LEN, sequences * per_sequence, valid))
+        };
+        let len = prompt_max + completion;
+        let sequences = config.sequences();
+        let on_student = failed("student", &config.student);
+        let policy = load(identity.clone(), sequences.max(64), len).map_err(on_student.clone())?;
+        let rollout = if recipe.hash() == identity.hash() {
+            None
+        } else {
+            Some(load(recipe, sequences, len).map_err(on_student)?)
+        };
+        let identity = Recipe::built_in("identity", precision, &teacher_config)?;
+        let teacher = Model::load(&cpu, &teacher, identity).map_err(failed("teacher", &config.teacher))?;
+
+        let micro_tokens = micro_tokens(&student_config).max(len);
+        let rows = micro_tokens; // no row is shorter than a token
+        let teacher_side = Side::new(&teacher, micro_tokens, rows.min(sequences.max(64)));
+        let behaviour =
+            Side::new(rollout.as_ref().unwrap_or(&policy).model(), micro_tokens, rows.min(sequences.max(64)));
+        let learner = Learner::new(policy.model(), micro_tokens, rows.min(sequences.max(64)));
+        Ok(Trainer {
+            cpu,
+            source,
+            stop_ids,
+            valid,
+            policy,
+            rollout,
+            behaviour,
+            teacher,
+            teacher_side,
+            learner,
+            master,
+            micro_tokens,
+            student_dir: config.student.clone(),
+            totals: Totals::default(),
+            origin,
+            config,
+        })
+    }
+}
+
+fn open_checkpoint(role: &'static str, dir: &Path) -> Result<Checkpoint, OpenError> {
+    Checkpoint::open(dir).map_err(|source| OpenError::Checkpoint { role, dir: dir.to_owned(), source })
+}
+
+fn open_tokenizer(role: &'static str, dir: &Path) -> Result<Option<Tokenizer>, OpenError> {
+    Tokenizer::open(dir).map_err(|source| OpenError::Tokenizer { role, dir: dir.to_owned(), source })
+}
+
+/// The prompts, and the length of the longest.
+fn source(config: &Config, tokenizer: Option<Tokenizer>) -> Result<(Source, usize), OpenError> {
+    match &config.task {
+        Task::Procedural(spec) => {
+            let source = Source::Task { spec: spec.clone(), seed: config.seed };
+            Ok((source, spec.prompt_max()))
+        }
+        Task::Prompts(task) => {
+            let chat = ChatTemplate::open(&config.student)
+                .map_err(|source| OpenError::Chat { dir: config.student.clone(), source })?;
+            let source = Source::open_file(&task.prompts, tokenizer, chat.as_ref(), config.seed)?;
+            let source = source.shorter_than(task.max_prompt as usize, &task.prompts)?;
+            let longest = source.longest();
+            Ok((source, longest))
+        }
+    }
+}
+
+/// Tokens of a micro-batch: what the activations of all layers may take, within what keeps the kernels busy.
+fn micro_tokens(c: &ModelConfig) -> usize {
+    let width = 4 * c.hidden + 3 * c.heads * c.head_dim + 3 * c.kv_heads * c.head_dim + 2 * c.ffn + 2 * c.heads + 4;
+    (TAPE_BYTES / (4 * width * c.layers)).clamp(256, 4096)
+}

@@ -1,0 +1,148 @@
+//! What an update, an evaluation and a whole run report. Sums are kept as numerators and denominators, so that a mean
+//! over the run is the mean over its tokens.
+
+use serde::{Deserialize, Serialize};
+
+/// One line of `metrics.jsonl`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct UpdateReport {
+    /// Number of the update, from 1.
+    pub update: u64,
+    /// Weights version after it.
+    pub version: u64,
+    /// Loss, nats per completion token.
+    pub loss: f64,
+    /// KL(student || teacher), nats per token.
+    pub kl_teacher: f64,
+    /// KL(teacher || student), nats per token.
+    pub kl_forward: f64,
+    /// Entropy of the student, nats per token.
+    pub entropy: f64,
+    /// D = KL(rollout || student), exact over the vocabulary, nats per token.
+    pub mismatch_nats: f64,
+    /// Its estimate from the sampled tokens alone.
+    pub k3: f64,
+    /// Norm of the gradient before clipping.
+    pub grad_norm: f64,
+    /// Learning rate.
+    pub lr: f64,
+    /// Completion tokens.
+    pub tokens: u64,
+    /// Completions.
+    pub rollouts: u64,
+    /// How many of them are right, where that can be judged.
+    pub correct: Option<u64>,
+    /// How many of them were cut off by length.
+    pub truncated: u64,
+    /// Seconds sampling.
+    pub rollout_s: f64,
+    /// Seconds in the teacher's forward pass.
+    pub teacher_s: f64,
+    /// Seconds in the forward pass that measures mismatch.
+    pub behaviour_s: f64,
+    /// Seconds in the student's forward and backward pass and the optimizer.
+    pub train_s: f64,
+    /// Seconds swapping weights.
+    pub sync_s: f64,
+}
+
+/// One evaluation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EvalReport {
+    /// Updates done.
+    pub update: u64,
+    /// Share of right completions on held-out prompts, where they can be judged.
+    pub accuracy: Option<f64>,
+    /// Right completions.
+    pub correct: u64,
+    /// Judged completions.
+    pub judged: u64,
+    /// Completions cut off by length.
+    pub truncated: u64,
+    /// KL(student || teacher) on held-out prompts and the student's own completions, nats per token.
+    pub kl_teacher: f64,
+}
+
+/// A whole run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Summary {
+    /// Updates done by this process.
+    pub updates: u64,
+    /// Completion tokens.
+    pub tokens: u64,
+    /// Exact D over all tokens of the run, nats per token.
+    pub mismatch_nats: f64,
+    /// The largest update's.
+    pub mismatch_nats_max: f64,
+    /// Seconds by stage.
+    pub rollout_s: f64,
+    /// Seconds by stage.
+    pub teacher_s: f64,
+    /// Seconds by stage.
+    pub behaviour_s: f64,
+    /// Seconds by stage.
+    pub train_s: f64,
+    /// Seconds by stage.
+    pub sync_s: f64,
+}
+
+/// Mismatch of one update.
+#[derive(Debug, Default)]
+pub(super) struct Mismatch {
+    d: f64,
+    k3: f64,
+    tokens: u64,
+}
+
+impl Mismatch {
+    /// Adds a micro-batch: logprobs of its tokens by rollout and trainer, and its exact D by token.
+    pub(super) fn add<'a>(&mut self, rollout: impl Iterator<Item = &'a f32>, train: &[f32], exact: &[f64]) {
+        for (&rollout, &train) in rollout.zip(train) {
+            let log_ratio = (f64::from(train) - f64::from(rollout)).clamp(-20.0, 20.0);
+            self.k3 += log_ratio.exp() - 1.0 - log_ratio;
+            self.tokens += 1;
+        }
+        self.d += exact.iter().sum::<f64>();
+    }
+
+    /// Exact D, nats per token.
+    pub(super) fn d_nats(&self) -> f64 {
+        per(self.d, self.tokens)
+    }
+
+    /// The sampled estimate.
+    pub(super) fn k3(&self) -> f64 {
+        per(self.k3, self.tokens)
+    }
+}
+
+#[allow(clippy::cast_precision_loss)] // counts
+fn per(sum: f64, count: u64) -> f64 {
+    if count == 0 { 0.0 } else { sum / count as f64 }
+}
+
+/// Sums over a run.
+#[derive(Debug, Default)]
+pub(super) struct Totals {
+    sum: Summary,
+    d: f64,
+}
+
+impl Totals {
+    pub(super) fn add(&mut self, update: &UpdateReport, mismatch: &Mismatch) {
+        let s = &mut self.sum;
+        s.updates += 1;
+        s.tokens += update.tokens;
+        self.d += mismatch.d;
+        s.mismatch_nats_max = s.mismatch_nats_max.max(update.mismatch_nats);
+        s.rollout_s += update.rollout_s;
+        s.teacher_s += update.teacher_s;
+        s.behaviour_s += update.behaviour_s;
+        s.train_s += update.train_s;
+        s.sync_s += update.sync_s;
+    }
+
+    pub(super) fn summary(&self) -> Summary {
+        Summary { mismatch_nats: per(self.d, self.sum.tokens), ..self.sum }
+    }
+}

@@ -1,0 +1,162 @@
+//! Checkpoints of a run: a Hugging Face folder with the weights version, and the trainer's own state beside it.
+//!
+//! `checkpoints/<update>/trainer.json` is written last, by renaming; a folder without it is torn and is passed over. It
+//! carries the BLAKE3 of the state file, so that a damaged one is recognised too.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use engine::checkpoint::{self, CheckpointError};
+use engine::model::Gradients;
+use ptx::mapped::MappedFile;
+use safetensors::SafeTensors;
+use safetensors::tensor::{Dtype, TensorView};
+use serde::{Deserialize, Serialize};
+
+use super::Trainer;
+use crate::master::Master;
+
+const STATE: &str = "trainer.safetensors";
+const SEAL: &str = "trainer.json";
+
+/// Why a checkpoint of the run cannot be written or read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SaveError {
+    /// The file system said no.
+    #[error("{path}: {source}", path = path.display())]
+    Io {
+        /// Where.
+        path: PathBuf,
+        /// What.
+        source: std::io::Error,
+    },
+    /// The model folder.
+    #[error(transparent)]
+    Model(#[from] CheckpointError),
+    /// The state is of another model.
+    #[error("{path}: {what}; this run's student has other tensors: resume with the student it began with", path = path.display())]
+    Other {
+        /// Where.
+        path: PathBuf,
+        /// What differs.
+        what: String,
+    },
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Seal {
+    format: u32,
+    update: u64,
+    state_blake3: String,
+}
+
+impl Trainer {
+    /// Writes `out/checkpoints/<update>/`.
+    pub fn save(&self) -> Result<PathBuf, SaveError> {
+        let dir = self.config.out.join("checkpoints").join(format!("{:06}", self.master.updates));
+        let io = |path: &Path| {
+            let path = path.to_owned();
+            move |source| SaveError::Io { path, source }
+        };
+        if dir.join(SEAL).exists() {
+            return Ok(dir); // this very version is there, whole
+        }
+        fs::create_dir_all(dir.parent().expect("a folder in out")).map_err(io(&dir))?;
+        let precision = self.master.precision().dtype();
+        let mut version = self.master.version(&self.cpu);
+        let config = &self.policy.model().config;
+        checkpoint::write(&dir, config, precision, Some(&self.student_dir), |param, out| {
+            out.resize(param.shape.iter().product(), 0.0);
+            let rows = if param.shape.len() == 1 { 1 } else { param.shape[0] };
+            engine::model::WeightSource::rows(&mut version, &param.name, 0, rows, out).expect("it reads from memory");
+        })?;
+        let state = dir.join(STATE);
+        let bytes = encode(&self.master);
+        write_synced(&state, &bytes).map_err(io(&state))?;
+        let seal = Seal {
+            format: 1,
+            update: self.master.updates,
+            state_blake3: blake3::hash(&bytes).to_hex().to_string(),
+        };
+        let (part, seal_path) = (dir.join("trainer.json.part"), dir.join(SEAL));
+        let text = serde_json::to_vec_pretty(&seal).expect("plain data");
+        write_synced(&part, &text).map_err(io(&part))?;
+        fs::rename(&part, &seal_path).map_err(io(&seal_path))?;
+        Ok(dir)
+    }
+}
+
+fn write_synced(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let mut file = fs::File::create(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+fn encode(master: &Master) -> Vec<u8> {
+    let parts = [("weights", &master.weights), ("m", &master.m), ("v", &master.v)];
+    let mut tensors = Vec::new();
+    for (part, set) in parts {
+        for (i, param) in set.params().iter().enumerate() {
+            let bytes = bytemuck::cast_slice(set.tensor(i));
+            let view = TensorView::new(Dtype::F32, param.shape.clone(), bytes).expect("shape and bytes agree");
+            tensors.push((format!("{part}.{}", param.name), view));
+        }
+    }
+    safetensors::serialize(tensors, None).expect("names are unique")
+}
+
+/// Brings `master` to the newest whole checkpoint of a run; leaves it alone when there is none.
+pub(super) fn restore(out: &Path, master: &mut Master) -> Result<(), SaveError> {
+    let Some((dir, seal)) = newest(out)? else { return Ok(()) };
+    let path = dir.join(STATE);
+    let file = MappedFile::open(&path).map_err(|source| SaveError::Io { path: path.clone(), source })?;
+    let other = |what: String| SaveError::Other { path: path.clone(), what };
+    let state = SafeTensors::deserialize(file.bytes()).map_err(|e| other(e.to_string()))?;
+    let read = |part: &str, set: &mut Gradients| -> Result<(), SaveError> {
+        for i in 0..set.params().len() {
+            let param = set.params()[i].clone();
+            let name = format!("{part}.{}", param.name);
+            let view = state.tensor(&name).map_err(|e| other(format!("{name}: {e}")))?;
+            if view.shape() != param.shape || view.dtype() != Dtype::F32 {
+                return Err(other(format!("{name} has shape {:?}, not {:?}", view.shape(), param.shape)));
+            }
+            let to: &mut [u8] = bytemuck::cast_slice_mut(set.tensor_mut(i));
+            to.copy_from_slice(view.data());
+        }
+        Ok(())
+    };
+    read("weights", &mut master.weights)?;
+    read("m", &mut master.m)?;
+    read("v", &mut master.v)?;
+    master.updates = seal.update;
+    Ok(())
+}
+
+/// The newest checkpoint whose seal is there and fits its state; torn and damaged ones are passed over.
+fn newest(out: &Path) -> Result<Option<(PathBuf, Seal)>, SaveError> {
+    let root = out.join("checkpoints");
+    let entries = match fs::read_dir(&root) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(SaveError::Io { path: root, source }),
+    };
+    let mut found: Vec<(PathBuf, Seal)> = Vec::new();
+    for entry in entries {
+        let dir = entry.map_err(|source| SaveError::Io { path: root.clone(), source })?.path();
+        let Ok(text) = fs::read(dir.join(SEAL)) else { continue };
+        let Ok(seal) = serde_json::from_slice::<Seal>(&text) else { continue };
+        found.push((dir, seal));
+    }
+    found.sort_by_key(|(_, seal)| std::cmp::Reverse(seal.update));
+    for (dir, seal) in found {
+        if let Ok(file) = MappedFile::open(&dir.join(STATE))
+            && seal.format == 1
+            && blake3::hash(file.bytes()).to_hex().to_string() == seal.state_blake3
+        {
+            return Ok(Some((dir, seal)));
+        }
+    }
+    Ok(None)
+}
