@@ -65,7 +65,8 @@ pub fn run(args: &EvalArgs, global: &Global) -> Result<ExitCode, Failure> {
     let limits = Limits::default();
     let (mut engine, origin) = folder.load(&cpu, &args.model, problems.min(limits.batch), longest + max_tokens)?;
     let watch = opd::clock::Stopwatch::start();
-    let settings = EvalSettings { problems, temperature: args.temperature, max_tokens, seed: args.seed, first_sample: 0 };
+    let settings =
+        EvalSettings { problems, temperature: args.temperature, max_tokens, seed: args.seed, first_sample: 0 };
     let result = evaluate(&mut engine, &source, settings, &stop_ids, limits)?;
     let Some(accuracy) = result.accuracy() else {
         return Err("no prompt has an answer to judge by; add `answer` to the lines of the file".into());

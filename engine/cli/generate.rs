@@ -57,8 +57,7 @@ pub fn run(args: &GenerateArgs, global: &Global) -> Result<ExitCode, Failure> {
     let cpu = global.cpu()?;
     let folder = Folder::open(&args.model.model)?;
     let prompts = folder.read(&args.input)?;
-    let params =
-        Params { temperature: args.temperature, top_k: args.top_k, top_p: args.top_p, min_p: args.min_p };
+    let params = Params { temperature: args.temperature, top_k: args.top_k, top_p: args.top_p, min_p: args.min_p };
     params.check()?;
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0) + args.max_tokens;
     let sequences = (prompts.len() * args.n as usize).min(args.batch.max(1));

@@ -147,7 +147,8 @@ fn task_files() -> Result<tempfile::TempDir, Failure> {
     let dir = tempfile::tempdir()?;
     std::fs::write(dir.path().join("tokenizer.json"), opd::tasks::tokenizer_json())?;
     std::fs::write(dir.path().join("tokenizer_config.json"), opd::tasks::tokenizer_config_json())?;
-    let ids = json!({"bos_token_id": opd::tasks::BOS, "eos_token_id": opd::tasks::EOS, "pad_token_id": opd::tasks::PAD});
+    let ids =
+        json!({"bos_token_id": opd::tasks::BOS, "eos_token_id": opd::tasks::EOS, "pad_token_id": opd::tasks::PAD});
     std::fs::write(dir.path().join("generation_config.json"), ids.to_string())?;
     Ok(dir)
 }

@@ -130,7 +130,10 @@ pub fn run(args: &PretrainArgs, global: &Global) -> Result<ExitCode, Failure> {
         let mut table = Table::new(["pretrain", ""]);
         table.row(["updates".into(), run.updates().to_string()]);
         table.row(["loss, nats/token".into(), format!("{loss:.5}")]);
-        table.row(["accuracy".into(), format!("{:.2}% ({:.2} to {:.2})", 100.0 * accuracy, 100.0 * ci.low, 100.0 * ci.high)]);
+        table.row([
+            "accuracy".into(),
+            format!("{:.2}% ({:.2} to {:.2})", 100.0 * accuracy, 100.0 * ci.low, 100.0 * ci.high),
+        ]);
         table.row(["tokens/s".into(), format!("{:.0}", tokens as f64 / wall_s)]);
         table.row(["model".into(), args.out.display().to_string()]);
         print!("{table}");

@@ -34,7 +34,8 @@ pub fn run(args: &ScoreArgs, global: &Global) -> Result<ExitCode, Failure> {
     let rows = folder.read(&args.input)?;
     let longest = rows.iter().map(Vec::len).max().unwrap_or(0);
     let limits = Limits::default();
-    let (mut engine, origin) = folder.load(&cpu, &args.model, limits.step_tokens.div_ceil(longest.max(1)).max(2), longest)?;
+    let (mut engine, origin) =
+        folder.load(&cpu, &args.model, limits.step_tokens.div_ceil(longest.max(1)).max(2), longest)?;
     let bar = global.bar(rows.len() as u64, "rows");
     bar.set_message("score");
     let refs: Vec<&[u32]> = rows.iter().map(Vec::as_slice).collect();
@@ -53,7 +54,9 @@ pub fn run(args: &ScoreArgs, global: &Global) -> Result<ExitCode, Failure> {
     if let Some(path) = &args.out {
         let mut out = LineFile::create(path)?;
         for (ids, logprobs) in rows.iter().zip(&logprobs) {
-            out.line(&json!({"ids": ids, "logprobs": logprobs, "recipe": origin.recipe_hash, "model": origin.model_hash}))?;
+            out.line(
+                &json!({"ids": ids, "logprobs": logprobs, "recipe": origin.recipe_hash, "model": origin.model_hash}),
+            )?;
         }
         out.finish()?;
     }

@@ -186,9 +186,8 @@ impl Log {
         for path in [&metrics_path, &rollouts_path] {
             keep_until(path, updates).map_err(|e| named(path, e))?;
         }
-        let append = |path: &Path| {
-            fs::OpenOptions::new().create(true).append(true).open(path).map_err(|e| named(path, e))
-        };
+        let append =
+            |path: &Path| fs::OpenOptions::new().create(true).append(true).open(path).map_err(|e| named(path, e));
         Ok(Log { metrics: append(&metrics_path)?, rollouts: append(&rollouts_path)?, metrics_path })
     }
 

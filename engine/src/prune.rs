@@ -41,13 +41,18 @@ pub fn keep_layers(from: &Checkpoint, keep: &[usize], out: &Path) -> Result<Mode
     let config = ModelConfig::parse(&raw.to_string())?;
     let all_f32 = from.tensors().all(|t| t.dtype == DType::F32);
     let mut failed = None;
-    checkpoint::write(out, &config, if all_f32 { DType::F32 } else { DType::Bf16 }, Some(from.dir()), |param, values| {
-        values.resize(param.elements(), 0.0);
-        let rows = if param.shape.len() == 1 { 1 } else { param.shape[0] };
-        if let Err(error) = from.read_rows(&source_name(&param.name, keep), 0, rows, values) {
-            failed.get_or_insert(error);
-        }
-    })?;
+    checkpoint::write(
+        out,
+        &config,
+        if all_f32 { DType::F32 } else { DType::Bf16 },
+        Some(from.dir()),
+        |param, values| {
+            values.resize(param.elements(), 0.0);
+            if let Err(error) = from.read_rows(&source_name(&param.name, keep), 0, param.shape[0], values) {
+                failed.get_or_insert(error);
+            }
+        },
+    )?;
     match failed {
         // Every value was read and checked before; what fails here is the disk, and the folder must not stay.
         Some(error) => {

@@ -106,9 +106,9 @@ impl Recipe {
             ("kv8", _) => (DType::Bf16, Activations::Bf16, DType::E4m3, DType::Bf16),
             ("fp8", _) => (DType::E4m3, Activations::Bf16, DType::E4m3, DType::Bf16),
             _ => {
-                let near = BUILT_IN.iter().max_by(|a, b| {
-                    strsim::jaro_winkler(a, name).total_cmp(&strsim::jaro_winkler(b, name))
-                });
+                let near = BUILT_IN
+                    .iter()
+                    .max_by(|a, b| strsim::jaro_winkler(a, name).total_cmp(&strsim::jaro_winkler(b, name)));
                 let hint = near
                     .filter(|near| strsim::jaro_winkler(near, name) > 0.6)
                     .map_or(String::new(), |near| format!("; did you mean {near:?}?"));

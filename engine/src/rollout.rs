@@ -100,7 +100,9 @@ pub enum RequestError {
         max: usize,
     },
     /// It can never fit, however empty the pool.
-    #[error("prompt and completion of up to {tokens} tokens need {want} KV pages of {page_len}; the pool has {pages}: raise --kv-memory or lower --max-tokens")]
+    #[error(
+        "prompt and completion of up to {tokens} tokens need {want} KV pages of {page_len}; the pool has {pages}: raise --kv-memory or lower --max-tokens"
+    )]
     NeverFits {
         /// Tokens of one sample's lifetime.
         tokens: usize,
@@ -267,9 +269,7 @@ fn prefill(
                 row += len;
                 last_rows.push(row - 1);
             }
-            engine.step(
-                group.iter().map(|(at, sequence)| Feed { sequence, ids: &requests[wave[*at].0].prompt }),
-            );
+            engine.step(group.iter().map(|(at, sequence)| Feed { sequence, ids: &requests[wave[*at].0].prompt }));
         }
         engine.logits(last_rows.iter().copied());
         for (row, (at, prompt_sequence)) in group.into_iter().enumerate() {
@@ -311,10 +311,9 @@ fn decode(
     for one in active.iter_mut() {
         engine.kv_mut().append(&mut one.sequence, 1).expect("the lifetime was reserved");
     }
-    engine.step(active.iter().map(|one| Feed {
-        sequence: &one.sequence,
-        ids: &one.rollout.ids[one.rollout.ids.len() - 1..],
-    }));
+    engine.step(
+        active.iter().map(|one| Feed { sequence: &one.sequence, ids: &one.rollout.ids[one.rollout.ids.len() - 1..] }),
+    );
     let rows = active.len();
     let mut kept = 0; // active[..kept] go on; a finished one is swapped to the end of what was looked at
     let mut over = 0;
@@ -404,7 +403,9 @@ pub fn score(
             let ids = rows[next];
             let max = engine.model().config.max_positions;
             let fits = check_ids(engine, ids)
-                .and_then(|()| if ids.len() > max { Err(RequestError::PromptTooLong { len: ids.len(), max }) } else { Ok(()) })
+                .and_then(|()| {
+                    if ids.len() > max { Err(RequestError::PromptTooLong { len: ids.len(), max }) } else { Ok(()) }
+                })
                 .and_then(|()| check_fits(engine, ids.len()));
             if let Err(error) = fits {
                 done(next, Err(error));

@@ -30,8 +30,7 @@ impl Master {
         let mut weights = Gradients::zeros(config);
         for index in 0..weights.params().len() {
             let param = weights.params()[index].clone();
-            let rows = if param.shape.len() == 1 { 1 } else { param.shape[0] };
-            checkpoint.read_rows(&param.name, 0, rows, weights.tensor_mut(index))?;
+            checkpoint.read_rows(&param.name, 0, param.shape[0], weights.tensor_mut(index))?;
             checkpoint.release(&param.name);
         }
         Ok(Master::new(config, weights, precision))

@@ -59,7 +59,9 @@ pub enum PretrainError {
     #[error(transparent)]
     Recipe(#[from] engine::recipe::RecipeError),
     /// The model was not made for the tasks' vocabulary.
-    #[error("the model has a vocabulary of {vocab}; the tasks need {VOCAB_LEN} ids: make it with `leeway init --tasks`")]
+    #[error(
+        "the model has a vocabulary of {vocab}; the tasks need {VOCAB_LEN} ids: make it with `leeway init --tasks`"
+    )]
     VocabularyTooSmall {
         /// What it has.
         vocab: usize,
@@ -148,8 +150,7 @@ impl Pretrainer {
                 .map_err(|source| PretrainError::Loss { update, source })?;
             sums.add(&micro);
         }
-        let hyper =
-            AdamW { lr: self.lr(update), beta1: 0.9, beta2: 0.98, eps: 1e-8, weight_decay: s.weight_decay };
+        let hyper = AdamW { lr: self.lr(update), beta1: 0.9, beta2: 0.98, eps: 1e-8, weight_decay: s.weight_decay };
         let norm = self.master.update(&self.cpu, &self.learner.gradients, hyper, s.clip);
         self.engine.model_mut().update(&self.cpu, update, &mut self.master.version(&self.cpu))?;
         Ok((sums.loss / sums.tokens as f64, sums.tokens, norm))
@@ -182,8 +183,7 @@ impl Pretrainer {
         let dtype = self.settings.precision.dtype();
         checkpoint::write(dir, config, dtype, Some(aux), |param, out| {
             out.resize(param.shape.iter().product(), 0.0);
-            let rows = if param.shape.len() == 1 { 1 } else { param.shape[0] };
-            version.rows(&param.name, 0, rows, out).expect("it reads from memory");
+            version.rows(&param.name, 0, param.shape[0], out).expect("it reads from memory");
         })?;
         Ok(())
     }

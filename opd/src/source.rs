@@ -106,8 +106,11 @@ impl Source {
     ) -> Result<Source, SourceError> {
         let mut rows = Vec::new();
         for prompt in prompts::read(file)? {
-            let ids = to_ids(&prompt.source, tokenizer.as_ref(), chat)
-                .map_err(|what| SourceError::Line { file: file.to_owned(), line: prompt.line, what })?;
+            let ids = to_ids(&prompt.source, tokenizer.as_ref(), chat).map_err(|what| SourceError::Line {
+                file: file.to_owned(),
+                line: prompt.line,
+                what,
+            })?;
             rows.push((ids, prompt.answer));
         }
         Ok(Source::File { rows, tokenizer, seed })

@@ -65,10 +65,19 @@ pub fn backward(
     ] {
         buffer.resize(tokens * width, 0.0);
     }
-    let BackwardWorkspace { dx, dnormed, dq, dk, dv, dq_raw, dk_raw, dattn, attn, act, dact, dgate, dup, cos, sin } = ws;
+    let BackwardWorkspace { dx, dnormed, dq, dk, dv, dq_raw, dk_raw, dattn, attn, act, dact, dgate, dup, cos, sin } =
+        ws;
     rope::tables(cpu, batch.positions, &model.inv_freq, c.rope.attention_factor(), cos, sin);
     rmsnorm::backward(
-        cpu, c.hidden, &tape.x_last, &model.norm, &tape.x_last_inv, dhidden, dx, false, gradients.last_norm_mut(),
+        cpu,
+        c.hidden,
+        &tape.x_last,
+        &model.norm,
+        &tape.x_last_inv,
+        dhidden,
+        dx,
+        false,
+        gradients.last_norm_mut(),
     );
     for (index, layer) in model.layers.iter().enumerate().rev() {
         let (a, at) = (&tape.layers[index], gradients.layer(index));
@@ -104,9 +113,7 @@ pub fn backward(
             k_scales: &layer.k_scales,
             v_scales: &layer.v_scales,
         };
-        attention::backward(
-            cpu, attention_shape(c), pages, batch.spans, &a.q, &a.attn, &a.lse, dattn, dq, dk, dv,
-        );
+        attention::backward(cpu, attention_shape(c), pages, batch.spans, &a.q, &a.attn, &a.lse, dattn, dq, dk, dv);
         rope::backward(cpu, c.heads, d, dq, cos, sin);
         rope::backward(cpu, c.kv_heads, d, dk, cos, sin);
         if let (Some([q_gain, k_gain]), Some([q_at, k_at])) = (&layer.qk_norm, at.qk_norm) {

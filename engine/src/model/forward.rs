@@ -28,7 +28,7 @@ pub struct Batch<'a> {
 #[derive(Debug, Default)]
 pub struct Workspace {
     x: Vec<f32>,
-    y: Vec<f32>,    // a sublayer's output, before it joins the residual stream
+    y: Vec<f32>,       // a sublayer's output, before it joins the residual stream
     rounded: Vec<f32>, // a matmul's input where the unrounded value is kept
     cos: Vec<f32>,
     sin: Vec<f32>,
@@ -54,7 +54,14 @@ impl Workspace {
 
 /// Runs the model over `batch`, writes its keys and values to `kv`, and leaves the last hidden rows in `ws.hidden`.
 /// With a tape it also records what [`super::backward`] needs; no bit of the result depends on it.
-pub fn forward(cpu: &Cpu, model: &Model, kv: &mut KvCache, batch: Batch<'_>, ws: &mut Workspace, tape: Option<&mut Tape>) {
+pub fn forward(
+    cpu: &Cpu,
+    model: &Model,
+    kv: &mut KvCache,
+    batch: Batch<'_>,
+    ws: &mut Workspace,
+    tape: Option<&mut Tape>,
+) {
     model.assert_complete();
     let (c, tokens) = (&model.config, batch.ids.len());
     ws.resize(c, tokens);
@@ -111,11 +118,16 @@ impl LayerStep<'_> {
         rmsnorm::forward(cpu, c.hidden, x, &l.attn_norm, c.eps, &mut a.xn, Some(&mut a.xn_inv));
         round_for(cpu, l.activations, &mut a.xn);
         let bias = |i: usize| l.qkv_bias.as_ref().map(|b| &b[i][..]);
-        linear::forward(cpu, tokens, &a.xn, &mut [
-            Job { w: &l.q, bias: bias(0), y: &mut a.q },
-            Job { w: &l.k, bias: bias(1), y: &mut a.k },
-            Job { w: &l.v, bias: bias(2), y: &mut a.v },
-        ]);
+        linear::forward(
+            cpu,
+            tokens,
+            &a.xn,
+            &mut [
+                Job { w: &l.q, bias: bias(0), y: &mut a.q },
+                Job { w: &l.k, bias: bias(1), y: &mut a.k },
+                Job { w: &l.v, bias: bias(2), y: &mut a.v },
+            ],
+        );
         if let Some([q_gain, k_gain]) = &l.qk_norm {
             if keep {
                 a.q_raw.copy_from_slice(&a.q);
@@ -144,10 +156,12 @@ impl LayerStep<'_> {
         rmsnorm::forward(cpu, c.hidden, x, &l.mlp_norm, c.eps, &mut a.mn, Some(&mut a.mn_inv));
         round_for(cpu, l.activations, &mut a.mn);
         let bias = |i: usize| l.mlp_bias.as_ref().map(|b| &b[i][..]);
-        linear::forward(cpu, tokens, &a.mn, &mut [
-            Job { w: &l.gate, bias: bias(0), y: &mut a.gate },
-            Job { w: &l.up, bias: bias(1), y: &mut a.up },
-        ]);
+        linear::forward(
+            cpu,
+            tokens,
+            &a.mn,
+            &mut [Job { w: &l.gate, bias: bias(0), y: &mut a.gate }, Job { w: &l.up, bias: bias(1), y: &mut a.up }],
+        );
         let input = &mut rounded[..tokens * c.ffn];
         swiglu::forward(cpu, &a.gate, &a.up, input);
         round_for(cpu, l.activations, input);

@@ -53,9 +53,7 @@ impl Gradients {
                     k: attn("k_proj.weight"),
                     v: attn("v_proj.weight"),
                     o: attn("o_proj.weight"),
-                    qkv_bias: config
-                        .qkv_bias
-                        .then(|| [attn("q_proj.bias"), attn("k_proj.bias"), attn("v_proj.bias")]),
+                    qkv_bias: config.qkv_bias.then(|| [attn("q_proj.bias"), attn("k_proj.bias"), attn("v_proj.bias")]),
                     o_bias: config.o_bias.then(|| attn("o_proj.bias")),
                     qk_norm: config.qk_norm.then(|| [attn("q_norm.weight"), attn("k_norm.weight")]),
                     mlp_norm: at("post_attention_layernorm.weight"),

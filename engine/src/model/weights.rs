@@ -11,7 +11,7 @@ use crate::recipe::{Activations, Recipe};
 
 /// Where the values of a weights version come from: a checkpoint, or the trainer's master weights.
 pub trait WeightSource {
-    /// Rows `first ..` of the parameter `name` into `out` (`[rows, row length]`; a 1-D parameter is one row).
+    /// Rows `first ..` of the parameter `name` into `out` (`[rows, row length]`; the rows of a vector are its elements).
     fn rows(&mut self, name: &str, first: usize, rows: usize, out: &mut [f32]) -> Result<(), CheckpointError>;
 
     /// The parameter was read for the last time: its source pages may go.
@@ -141,12 +141,7 @@ impl Model {
 
     /// Writes weights version `version` over the present one. The scales of the KV cache are part of the version and
     /// are computed here, from the weights alone. After a failure the model refuses to run until an update succeeds.
-    pub fn update(
-        &mut self,
-        cpu: &Cpu,
-        version: u64,
-        source: &mut dyn WeightSource,
-    ) -> Result<(), CheckpointError> {
+    pub fn update(&mut self, cpu: &Cpu, version: u64, source: &mut dyn WeightSource) -> Result<(), CheckpointError> {
         self.complete = false;
         let mut block = vec![0.0; BLOCK.max(self.config.hidden.max(self.config.ffn))];
         let mut read = Reader { cpu, source, block: &mut block };
@@ -236,7 +231,7 @@ impl Reader<'_> {
     }
 
     fn vector(&mut self, name: &str, into: &mut [f32]) -> Result<(), CheckpointError> {
-        self.source.rows(name, 0, 1, into)?;
+        self.source.rows(name, 0, into.len(), into)?;
         self.source.finished(name);
         Ok(())
     }

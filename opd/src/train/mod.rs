@@ -239,11 +239,7 @@ impl Trainer {
         Ok((report, rollouts.into_iter().map(|r| (asked[r.request].clone(), r)).collect()))
     }
 
-    fn roll_out(
-        &mut self,
-        update: u64,
-        tick: &mut dyn FnMut(usize),
-    ) -> Result<(Vec<Asked>, Vec<Rollout>), TrainError> {
+    fn roll_out(&mut self, update: u64, tick: &mut dyn FnMut(usize)) -> Result<(Vec<Asked>, Vec<Rollout>), TrainError> {
         let (batch, n) = (u64::from(self.config.train.batch), self.config.rollout.n);
         let first = (update - 1) * batch;
         let asked: Vec<Asked> = (first..first + batch).map(|i| self.source.ask(Split::Train, i)).collect();

@@ -12,15 +12,15 @@ use engine::recipe::{Recipe, RecipeError};
 use engine::tokenizer::{Tokenizer, TokenizerError};
 use ptx::Cpu;
 
-use super::{Origin, Trainer};
 use super::report::Totals;
 use super::save::{self, SaveError};
+use super::{Origin, Trainer};
 use crate::config::{Config, Task};
 use crate::learner::Learner;
 use crate::master::Master;
-use crate::source::SourceError;
 use crate::side::Side;
 use crate::source::Source;
+use crate::source::SourceError;
 use crate::tasks::VOCAB_LEN;
 
 /// Memory that a micro-batch's activations may take.
@@ -86,7 +86,9 @@ pub enum OpenError {
         source: ChatError,
     },
     /// Prompts and completions do not fit the model's context.
-    #[error("prompts of up to {prompt} tokens and completions of up to {completion} exceed the {role}'s context of {max}")]
+    #[error(
+        "prompts of up to {prompt} tokens and completions of up to {completion} exceed the {role}'s context of {max}"
+    )]
     Context {
         /// student or teacher.
         role: &'static str,
@@ -143,13 +145,17 @@ impl Trainer {
         let origin = Origin {
             student: student.model_hash(),
             teacher: teacher.model_hash(),
-            recipe_hash: Recipe::built_in(&config.rollout.recipe, config.train.precision.into(), &student_config)?.hash(),
+            recipe_hash: Recipe::built_in(&config.rollout.recipe, config.train.precision.into(), &student_config)?
+                .hash(),
             device: cpu.to_string(),
         };
         let identity = Recipe::built_in("identity", precision, &student_config)?;
         let recipe = Recipe::built_in(&config.rollout.recipe, precision, &student_config)?;
-        let mut master = Master::load(&student, precision)
-            .map_err(|source| OpenError::Checkpoint { role: "student", dir: config.student.clone(), source })?;
+        let mut master = Master::load(&student, precision).map_err(|source| OpenError::Checkpoint {
+            role: "student",
+            dir: config.student.clone(),
+            source,
+        })?;
         if resume {
             save::restore(&config.out, &mut master)?;
         }

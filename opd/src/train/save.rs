@@ -69,17 +69,14 @@ impl Trainer {
         let config = &self.policy.model().config;
         checkpoint::write(&dir, config, precision, Some(&self.student_dir), |param, out| {
             out.resize(param.shape.iter().product(), 0.0);
-            let rows = if param.shape.len() == 1 { 1 } else { param.shape[0] };
-            engine::model::WeightSource::rows(&mut version, &param.name, 0, rows, out).expect("it reads from memory");
+            engine::model::WeightSource::rows(&mut version, &param.name, 0, param.shape[0], out)
+                .expect("it reads from memory");
         })?;
         let state = dir.join(STATE);
         let bytes = encode(&self.master);
         write_synced(&state, &bytes).map_err(io(&state))?;
-        let seal = Seal {
-            format: 1,
-            update: self.master.updates,
-            state_blake3: blake3::hash(&bytes).to_hex().to_string(),
-        };
+        let seal =
+            Seal { format: 1, update: self.master.updates, state_blake3: blake3::hash(&bytes).to_hex().to_string() };
         let (part, seal_path) = (dir.join("trainer.json.part"), dir.join(SEAL));
         let text = serde_json::to_vec_pretty(&seal).expect("plain data");
         write_synced(&part, &text).map_err(io(&part))?;

@@ -1,20 +1,20 @@
 //! One folder per op: contract, slow truth, fast path.
 
-pub mod divergence;
-pub mod log_softmax;
-pub mod sample;
 pub mod adamw;
+pub mod divergence;
 pub mod embedding;
 pub mod grad_norm;
+pub mod log_softmax;
 pub mod residual;
 pub mod rmsnorm;
 pub mod rope;
 pub mod round;
+pub mod sample;
 pub mod swiglu;
 
+pub mod attention;
 pub(crate) mod chunks;
+pub mod kv_append;
+pub mod linear;
 #[cfg(test)]
 pub(crate) mod twins;
-pub mod linear;
-pub mod attention;
-pub mod kv_append;
