@@ -1,5 +1,8 @@
 //! What mismatch is worth: statistics over numbers that others collected. No files, no clock, no model, no state; the
 //! same numbers and seed give the same verdict.
+//!
+//! [`mismatch`] has the estimators of D and its interval over prompts, [`stats`] the intervals and quantiles that they
+//! and others need.
 #![forbid(unsafe_code)]
 
 pub mod mismatch;

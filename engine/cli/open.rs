@@ -23,7 +23,7 @@ pub struct ModelArgs {
     /// Model folder (Hugging Face layout).
     #[arg(long)]
     pub model: PathBuf,
-    /// Recipe: identity, f32, bf16, kv8 or fp8. `identity` is the checkpoint's own precision.
+    /// Recipe: identity, f32, bf16, kv8 or fp8. `identity` is f32 for a folder stored in f32, else bf16.
     #[arg(long, default_value = "identity")]
     pub recipe: String,
     /// Bytes of the KV pool, e.g. 512MiB; by default what the longest batch needs, at most 8GiB.

@@ -4,6 +4,12 @@
 //! folder: config, checkpoint, tokenizer, chat, init
 //! recipe -> model (weights in the recipe's formats, forward, backward) -> engine (one step) -> rollout
 //! ```
+//!
+//! [`checkpoint::Checkpoint`] opens a folder and checks it as a whole. A [`recipe::Recipe`] says which format every tensor
+//! is stored and read in. [`model::Model`] holds one weights version in those formats; [`model::forward`] is prefill,
+//! decode, scoring and the trainer's forward pass alike. [`engine::Engine`] adds the KV cache and the buffers of a step,
+//! and [`rollout`] samples and scores with it. What the bits depend on stands in `docs/numerics.md`, files in
+//! `docs/formats.md`.
 
 #![forbid(unsafe_code)]
 

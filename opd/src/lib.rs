@@ -3,6 +3,10 @@
 //! ```text
 //! tasks, prompts -> source -> rollouts (engine) -> sequences -> teacher side, learner -> loss -> master, version + 1
 //! ```
+//!
+//! [`config::Config`] is the run file and [`train::Trainer`] the run: [`train::Trainer::update`] is one turn of the loop
+//! above. [`pretrain`] is the supervised twin of it, and [`eval`] judges completions for both. The loss compares whole
+//! distributions, so what the rollout said about its own tokens is measured and never trained on.
 #![forbid(unsafe_code)]
 
 pub mod answer;

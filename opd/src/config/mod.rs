@@ -17,7 +17,7 @@
 //! kind = "reverse-kl"             # forward-kl
 //!
 //! [rollout]
-//! recipe = "identity"             # a built-in recipe, or a path that ends in .toml
+//! recipe = "identity"             # or f32, bf16, kv8, fp8
 //! n = 4                           # samples of each prompt
 //! temperature = 1.0
 //! top_p = 1.0
