@@ -95,7 +95,10 @@ fn check_training(cpu: &Cpu, dir: &Path, precision: Precision, recipe: &str) {
     let checkpoint = Checkpoint::open(dir).expect("opens");
     let mut master = Master::load(&checkpoint, precision).expect("loads");
     let rows: Vec<Row> = (0..6_usize)
-        .map(|i| Row { ids: (0..30 + i).map(|t| u32::try_from((i * 31 + t * 7) % 500).expect("small")).collect(), prompt: 4 + i })
+        .map(|i| Row {
+            ids: (0..30 + i).map(|t| u32::try_from((i * 31 + t * 7) % 500).expect("small")).collect(),
+            prompt: 4 + i,
+        })
         .collect();
     let tokens = rows.iter().map(|row| row.ids.len()).sum();
     let (mut learner, mut side) = (Learner::new(&model, tokens, 6), Side::new(&sampler, tokens, 6));
