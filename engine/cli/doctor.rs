@@ -32,15 +32,15 @@ pub fn run(args: &DoctorArgs, global: &Global) -> Result<ExitCode, Failure> {
     machine.row(["recipes".into(), BUILT_IN.join(", ")]);
     let model = args.model.as_ref().map(|dir| examine(dir)).transpose()?;
     if !global.json {
-        print!("{machine}");
+        super::print(format_args!("{machine}"))?;
         if let Some((table, _)) = &model {
-            print!("\n{table}");
+            super::print(format_args!("\n{table}"))?;
         }
     }
     global.print_json(&json!({
         "device": cpu.to_string(), "isa": isas, "threads": cpu.threads(), "memory_bytes": memory_bytes(),
         "recipes": BUILT_IN, "model": model.map(|(_, value)| value),
-    }));
+    }))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -83,7 +83,7 @@ fn gib(bytes: u64) -> f64 {
 }
 
 /// Memory of the machine, where the system tells.
-fn memory_bytes() -> Option<u64> {
+pub fn memory_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find(|l| l.starts_with("MemTotal:"))?;
     line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)

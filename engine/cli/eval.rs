@@ -63,7 +63,8 @@ pub fn run(args: &EvalArgs, global: &Global) -> Result<ExitCode, Failure> {
     let max_tokens = args.max_tokens.unwrap_or(tokens);
     let problems = source.len().map_or(args.problems, |n| n.min(args.problems));
     let limits = Limits::default();
-    let (mut engine, origin) = folder.load(&cpu, &args.model, problems.min(limits.batch), longest + max_tokens)?;
+    let (mut engine, origin) =
+        folder.load(&cpu, &args.model, problems.min(limits.batch), longest.saturating_add(max_tokens))?;
     let watch = opd::clock::Stopwatch::start();
     let settings =
         EvalSettings { problems, temperature: args.temperature, max_tokens, seed: args.seed, first_sample: 0 };
@@ -79,13 +80,13 @@ pub fn run(args: &EvalArgs, global: &Global) -> Result<ExitCode, Failure> {
         table.row(["problems".into(), result.judged.to_string()]);
         table.row(["cut off by length".into(), result.truncated.to_string()]);
         table.row(["recipe".into(), origin.recipe.clone()]);
-        print!("{table}");
+        super::print(format_args!("{table}"))?;
     }
     global.print_json(&json!({
         "accuracy": accuracy, "ci95": [ci.low, ci.high], "n": result.judged, "truncated": result.truncated,
         "wall_s": watch.elapsed_s(), "seed": args.seed, "temperature": args.temperature,
         "weights_version": engine.model().version(), "model": origin.model_hash, "recipe": origin.recipe,
         "recipe_hash": origin.recipe_hash, "device": origin.device,
-    }));
+    }))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,6 +1,5 @@
 //! `leeway generate`: sample completions.
 
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -59,8 +58,8 @@ pub fn run(args: &GenerateArgs, global: &Global) -> Result<ExitCode, Failure> {
     let prompts = folder.read(&args.input)?;
     let params = Params { temperature: args.temperature, top_k: args.top_k, top_p: args.top_p, min_p: args.min_p };
     params.check()?;
-    let longest = prompts.iter().map(Vec::len).max().unwrap_or(0) + args.max_tokens;
-    let sequences = (prompts.len() * args.n as usize).min(args.batch.max(1));
+    let longest = prompts.iter().map(Vec::len).max().unwrap_or(0).saturating_add(args.max_tokens);
+    let sequences = prompts.len().saturating_mul(args.n as usize).min(args.batch.max(1));
     let (mut engine, origin) = folder.load(&cpu, &args.model, sequences, longest)?;
     let requests: Vec<Request> = prompts
         .iter()
@@ -119,7 +118,8 @@ pub fn run(args: &GenerateArgs, global: &Global) -> Result<ExitCode, Failure> {
         for rollout in &rows {
             let text = folder.text(&rollout.ids);
             let shown = if folder.tokenizer.is_some() { text } else { format!("{:?}", rollout.ids) };
-            writeln!(std::io::stdout(), "[{}.{}] {shown}", rollout.request, rollout.sample % u64::from(args.n))?;
+            let (prompt, sample) = (rollout.request, rollout.sample % u64::from(args.n));
+            super::print(format_args!("[{prompt}.{sample}] {shown}\n"))?;
         }
     }
     for (index, error) in &failed {
@@ -147,7 +147,7 @@ pub fn run(args: &GenerateArgs, global: &Global) -> Result<ExitCode, Failure> {
         "errors": failed.iter().map(|(i, e)| json!({"index": i, "error": e})).collect::<Vec<_>>(),
         "tokens": tokens, "wall_s": wall_s, "seed": args.seed, "weights_version": engine.model().version(),
         "model": origin.model_hash, "recipe": origin.recipe, "recipe_hash": origin.recipe_hash, "device": origin.device,
-    }));
+    }))?;
     Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

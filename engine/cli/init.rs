@@ -136,9 +136,9 @@ pub fn run(args: &InitArgs, global: &Global) -> Result<ExitCode, Failure> {
     let checkpoint = Checkpoint::open(&args.out)?;
     let (parameters, hash) = (checkpoint.config().parameters(), checkpoint.model_hash());
     if !global.json {
-        println!("{}: {parameters} parameters, model {hash}", args.out.display());
+        super::print(format_args!("{}: {parameters} parameters, model {hash}\n", args.out.display()))?;
     }
-    global.print_json(&json!({"parameters": parameters, "model": hash, "seed": args.seed}));
+    global.print_json(&json!({"parameters": parameters, "model": hash, "seed": args.seed}))?;
     Ok(ExitCode::SUCCESS)
 }
 

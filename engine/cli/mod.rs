@@ -16,6 +16,9 @@ use std::sync::Arc;
 use clap::{Args, Parser, Subcommand};
 use ptx::{Cpu, Isa};
 
+/// More threads than any machine has cores: a slip of the finger that the system would refuse late.
+const THREADS_MAX: usize = 1024;
+
 /// Whatever went wrong, with its causes.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -103,6 +106,11 @@ impl Global {
         if self.device != "cpu" {
             return Err(ptx::DeviceError::Unknown { name: self.device.clone() }.into());
         }
+        if self.threads > THREADS_MAX {
+            return Err(
+                format!("--threads is {}; at most {THREADS_MAX} are taken, and 0 is one a core", self.threads).into()
+            );
+        }
         let isa = self.isa.as_deref().map_or(Ok(Isa::detect()), Cpu::isa_by_name)?;
         Ok(Arc::new(Cpu::with_isa(self.threads, isa)))
     }
@@ -118,9 +126,17 @@ impl Global {
     }
 
     /// Prints the result object, if asked for.
-    fn print_json(&self, value: &serde_json::Value) {
-        if self.json {
-            println!("{value}");
-        }
+    fn print_json(&self, value: &serde_json::Value) -> Result<(), Failure> {
+        if self.json { print(format_args!("{value}\n")) } else { Ok(()) }
+    }
+}
+
+/// Writes to standard output. A reader that has seen enough, as `head` has, is no error; a full disk is one.
+fn print(text: std::fmt::Arguments<'_>) -> Result<(), Failure> {
+    use std::io::Write as _;
+    let mut out = std::io::stdout().lock();
+    match out.write_fmt(text).and_then(|()| out.flush()) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(format!("standard output: {e}").into()),
+        _ => Ok(()),
     }
 }

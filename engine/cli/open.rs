@@ -1,5 +1,6 @@
 //! What `generate`, `score` and `eval` share: a model folder opened for rollouts, and prompts read from files.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -98,7 +99,12 @@ impl Folder {
         let layout = kv_layout(&model, PAGE_LEN);
         let tokens = tokens.min(config.max_positions);
         let pages = match args.kv_memory {
-            Some(bytes) => layout.capacity(bytes).pages,
+            Some(bytes) => {
+                if let Some(most) = super::doctor::memory_bytes().filter(|&most| bytes as u64 > most) {
+                    return Err(format!("--kv-memory is {bytes} bytes; this machine has {most} bytes of memory").into());
+                }
+                layout.capacity(bytes).pages
+            }
             None => {
                 let most = layout.capacity(KV_BYTES_MAX).pages.max(layout.pages_for(tokens));
                 (sequences * layout.pages_for(tokens)).min(most)
@@ -160,7 +166,7 @@ pub fn bytes(text: &str) -> Result<usize, String> {
 pub struct LineFile {
     path: PathBuf,
     part: PathBuf,
-    file: std::io::BufWriter<std::fs::File>,
+    file: Option<std::io::BufWriter<std::fs::File>>, // none: finished
 }
 
 impl LineFile {
@@ -169,19 +175,32 @@ impl LineFile {
         part.push(".part");
         let part = PathBuf::from(part);
         let file = std::fs::File::create(&part).map_err(|e| format!("{}: {e}", part.display()))?;
-        Ok(LineFile { path: path.to_owned(), part, file: std::io::BufWriter::new(file) })
+        Ok(LineFile { path: path.to_owned(), part, file: Some(std::io::BufWriter::new(file)) })
     }
 
     pub fn line(&mut self, value: &serde_json::Value) -> Result<(), Failure> {
-        use std::io::Write as _;
-        writeln!(self.file, "{value}").map_err(|e| format!("{}: {e}", self.part.display()).into())
+        let file = self.file.as_mut().expect("not finished yet");
+        writeln!(file, "{value}").map_err(|e| format!("{}: {e}", self.part.display()).into())
     }
 
-    pub fn finish(self) -> Result<(), Failure> {
-        let LineFile { path, part, file } = self;
-        let named = |e: std::io::Error| format!("{}: {e}", part.display());
-        let file = file.into_inner().map_err(|e| named(e.into_error()))?;
-        file.sync_all().map_err(named)?;
-        std::fs::rename(&part, &path).map_err(|e| format!("{}: {e}", path.display()).into())
+    pub fn finish(mut self) -> Result<(), Failure> {
+        let named = |e: std::io::Error| format!("{}: {e}", self.path.display());
+        let mut file = self.file.take().expect("finished once");
+        let done = file.flush().and_then(|()| file.get_ref().sync_all());
+        if let Err(error) = done.and_then(|()| std::fs::rename(&self.part, &self.path)) {
+            self.file = Some(file); // dropped with the file unfinished
+            return Err(named(error).into());
+        }
+        Ok(())
+    }
+}
+
+impl Drop for LineFile {
+    /// Takes an unfinished file away again.
+    fn drop(&mut self) {
+        if self.file.take().is_some() {
+            // Whatever went wrong is being told already.
+            drop(std::fs::remove_file(&self.part));
+        }
     }
 }

@@ -136,11 +136,11 @@ pub fn run(args: &PretrainArgs, global: &Global) -> Result<ExitCode, Failure> {
         ]);
         table.row(["tokens/s".into(), format!("{:.0}", tokens as f64 / wall_s)]);
         table.row(["model".into(), args.out.display().to_string()]);
-        print!("{table}");
+        super::print(format_args!("{table}"))?;
     }
     global.print_json(&json!({
         "accuracy": accuracy, "ci95": [ci.low, ci.high], "n": result.judged, "loss": loss, "updates": run.updates(),
         "tokens": tokens, "wall_s": wall_s, "model": hash, "seed": args.seed,
-    }));
+    }))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -68,7 +68,7 @@ pub fn run(args: &ScoreArgs, global: &Global) -> Result<ExitCode, Failure> {
                 table.row([i.to_string(), ids.len().to_string(), format!("{nll:.6}"), format!("{:.3}", nll.exp())]);
             }
         }
-        print!("{table}");
+        super::print(format_args!("{table}"))?;
     }
     for (index, error) in &failed {
         eprintln!("error: row {index}: {error}");
@@ -79,6 +79,6 @@ pub fn run(args: &ScoreArgs, global: &Global) -> Result<ExitCode, Failure> {
         "errors": failed.iter().map(|(i, e)| json!({"index": i, "error": e})).collect::<Vec<_>>(),
         "tokens": tokens, "wall_s": wall_s, "weights_version": engine.model().version(), "temperature": args.temperature,
         "recipe": origin.recipe_hash, "recipe_name": origin.recipe, "model": origin.model_hash, "device": origin.device,
-    }));
+    }))?;
     Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -32,16 +32,19 @@ pub struct TrainArgs {
 pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
     let config = Config::load(&args.file, &args.set)?;
     if args.dry_run {
-        print!("{}", config.to_toml());
+        super::print(format_args!("{}", config.to_toml()))?;
         return Ok(ExitCode::SUCCESS);
     }
     let watch = Stopwatch::start();
+    if !args.resume && has_updates(&config.out) {
+        let out = config.out.display();
+        return Err(format!("{out} holds a run already; go on with --resume, or set `out` to another folder").into());
+    }
     let cpu = global.cpu()?;
     let mut trainer = Trainer::open(config, cpu, args.resume)?;
     let config = trainer.config().clone();
     let origin = trainer.origin();
-    let log = Log::open(&config.out, &config.to_toml(), trainer.updates())?;
-    let mut log = log;
+    let mut log = Log::open(&config.out, &config.to_toml(), args.resume.then(|| trainer.updates()))?;
     let updates = u64::from(config.updates);
     if trainer.updates() >= updates {
         eprintln!("{} has {} updates already; nothing to do", config.out.display(), trainer.updates());
@@ -54,7 +57,7 @@ pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
         &origin.recipe_hash[..12],
         origin.device
     );
-    let before = match log.first_eval()? {
+    let before = match log.eval(|report| report.update == 0)? {
         Some(report) => report,
         None => {
             let report = trainer.evaluate()?;
@@ -63,7 +66,7 @@ pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
         }
     };
     say_eval(&before);
-    let mut after = before.clone();
+    let mut after = log.eval(|_| true)?.unwrap_or_else(|| before.clone());
     let bar = global.bar(updates, "updates");
     bar.set_position(trainer.updates());
     bar.set_message("train");
@@ -103,8 +106,12 @@ pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
     let wall_s = watch.elapsed_s();
     let curve = opd::curve::write(&config.out)?;
     if !global.json {
-        print!("{}", table(&before, &after, &summary, wall_s));
-        println!("\n{}: checkpoints, metrics.jsonl, rollouts.jsonl, {}", config.out.display(), curve.display());
+        super::print(format_args!("{}", table(&before, &after, &summary, wall_s)))?;
+        super::print(format_args!(
+            "\n{}: checkpoints, metrics.jsonl, rollouts.jsonl, {}\n",
+            config.out.display(),
+            curve.display()
+        ))?;
     }
     global.print_json(&json!({
         "accuracy_before": before.accuracy, "accuracy_after": after.accuracy,
@@ -115,7 +122,7 @@ pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
         "train_s": summary.train_s, "sync_s": summary.sync_s, "seed": config.seed,
         "weights_version": trainer.updates(), "student": origin.student, "teacher": origin.teacher,
         "recipe": config.rollout.recipe, "recipe_hash": origin.recipe_hash, "device": origin.device, "out": config.out,
-    }));
+    }))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -175,34 +182,37 @@ struct Log {
 }
 
 impl Log {
-    /// Opens the folder for a run that has `updates` updates done; lines of later ones, written before an
-    /// interruption, are dropped, since those updates are done again.
-    fn open(out: &Path, config: &str, updates: u64) -> Result<Log, Failure> {
+    /// Opens the folder for a run that goes on after `updates` updates; lines of later ones, written before an
+    /// interruption, are dropped, since those updates are done again. A new run starts with empty files.
+    fn open(out: &Path, config: &str, updates: Option<u64>) -> Result<Log, Failure> {
         let named = |path: &Path, e: std::io::Error| -> Failure { format!("{}: {e}", path.display()).into() };
         fs::create_dir_all(out).map_err(|e| named(out, e))?;
         let (metrics_path, rollouts_path) = (out.join("metrics.jsonl"), out.join("rollouts.jsonl"));
         let config_path = out.join("config.toml");
         fs::write(&config_path, config).map_err(|e| named(&config_path, e))?;
         for path in [&metrics_path, &rollouts_path] {
-            keep_until(path, updates).map_err(|e| named(path, e))?;
+            match updates {
+                Some(updates) => keep_until(path, updates),
+                None => fs::write(path, ""),
+            }
+            .map_err(|e| named(path, e))?;
         }
         let append =
             |path: &Path| fs::OpenOptions::new().create(true).append(true).open(path).map_err(|e| named(path, e));
         Ok(Log { metrics: append(&metrics_path)?, rollouts: append(&rollouts_path)?, metrics_path })
     }
 
-    /// The evaluation before the first update, if an earlier process wrote it.
-    fn first_eval(&self) -> Result<Option<EvalReport>, Failure> {
+    /// The last evaluation of a kind that is in the log.
+    fn eval(&self, wanted: impl Fn(&EvalReport) -> bool) -> Result<Option<EvalReport>, Failure> {
         let text = fs::read_to_string(&self.metrics_path)?;
+        let mut found = None;
         for line in text.lines() {
             let value: Value = serde_json::from_str(line)?;
-            if let Some(report) = value.get("eval")
-                && report["update"] == 0
-            {
-                return Ok(Some(serde_json::from_value(report.clone())?));
+            if let Some(report) = value.get("eval") {
+                found = Some(serde_json::from_value(report.clone())?).filter(&wanted).or(found);
             }
         }
-        Ok(None)
+        Ok(found)
     }
 
     fn metrics(&mut self, value: &Value) -> Result<(), Failure> {
@@ -234,6 +244,12 @@ impl Log {
         self.rollouts.sync_data()?;
         Ok(())
     }
+}
+
+/// Whether a run has got somewhere in this folder: what a new run must not mix with or write over.
+fn has_updates(out: &Path) -> bool {
+    let rollouts = fs::metadata(out.join("rollouts.jsonl")).is_ok_and(|file| file.len() > 0);
+    rollouts || fs::read_dir(out.join("checkpoints")).is_ok_and(|mut entries| entries.next().is_some())
 }
 
 /// Keeps the whole lines of a run's log that belong to its first `updates` updates.

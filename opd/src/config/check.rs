@@ -45,8 +45,8 @@ impl Config {
         need("rollout.recipe", format!("{:?}", rollout.recipe), !rollout.recipe.is_empty(), "a name or a path")?;
         need("rollout.n", rollout.n, rollout.n > 0, "at least 1")?;
         need("rollout.temperature", rollout.temperature, positive(rollout.temperature), "more than 0 and finite")?;
-        let top_p = rollout.top_p > 0.0 && rollout.top_p <= 1.0;
-        need("rollout.top_p", rollout.top_p, top_p, "more than 0 and at most 1")?;
+        let must = "1: the loss is over the whole distribution, so rollouts are drawn from the whole of it";
+        need("rollout.top_p", rollout.top_p, rollout.top_p.to_bits() == 1.0_f64.to_bits(), must)?;
         need("rollout.max_tokens", rollout.max_tokens, rollout.max_tokens > 0, "at least 1")?;
         match self.schedule {
             Schedule::Sync => {

@@ -171,7 +171,7 @@ pub struct Rollout {
     pub n: u32,
     /// What logits are divided by.
     pub temperature: f64,
-    /// The share of probability that tokens are drawn from; 1 is all.
+    /// The share of probability that tokens are drawn from; 1, which is all, is what training takes.
     pub top_p: f64,
     /// The most tokens of a completion.
     pub max_tokens: u32,

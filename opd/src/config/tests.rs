@@ -146,7 +146,7 @@ fn errors_name_place_key_and_remedy() {
             "run.toml:6: `loss.kind` is \"revers-kl\"; it must be \"reverse-kl\" or \"forward-kl\"; did you mean \"reverse-kl\"?",
         ),
         (with("[rollout]\nn = 0"), "run.toml:6: `rollout.n` is 0; it must be at least 1"),
-        (with("[rollout]\ntop_p = 1.5"), "run.toml:6: `rollout.top_p` is 1.5; it must be more than 0 and at most 1"),
+        (with("[rollout]\ntop_p = 0.9"), "run.toml:6: `rollout.top_p` is 0.9; it must be 1: "),
         (with("[rollout]\ntemperature = 0.0"), "run.toml:6: `rollout.temperature` is 0; it must be more than 0"),
         (with("[rollout]\nmax_tokens = 0"), "run.toml:6: `rollout.max_tokens` is 0; it must be at least 1"),
         (with("[rollout]\nrecipe = ''"), "run.toml:6: `rollout.recipe` is \"\"; it must be a name or a path"),

@@ -1,13 +1,13 @@
 //! Checkpoints of a run: a Hugging Face folder with the weights version, and the trainer's own state beside it.
 //!
-//! `checkpoints/<update>/trainer.json` is written last, by renaming; a folder without it is torn and is passed over. It
-//! carries the BLAKE3 of the state file, so that a damaged one is recognised too.
+//! `checkpoints/<update>/` gets its name when everything in it is on the disk. `trainer.json` carries the BLAKE3 of the
+//! state file, so that a damaged checkpoint is recognised and passed over.
 
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use engine::checkpoint::{self, CheckpointError};
+use engine::checkpoint::{self, CheckpointError, Param, WriteOptions};
 use engine::model::Gradients;
 use ptx::mapped::MappedFile;
 use safetensors::SafeTensors;
@@ -67,20 +67,21 @@ impl Trainer {
         let precision = self.master.precision().dtype();
         let mut version = self.master.version(&self.cpu);
         let config = &self.policy.model().config;
-        checkpoint::write(&dir, config, precision, Some(&self.student_dir), |param, out| {
+        let fetch = |param: &Param, out: &mut Vec<f32>| {
             out.resize(param.shape.iter().product(), 0.0);
             engine::model::WeightSource::rows(&mut version, &param.name, 0, param.shape[0], out)
                 .expect("it reads from memory");
-        })?;
-        let state = dir.join(STATE);
-        let bytes = encode(&self.master);
-        write_synced(&state, &bytes).map_err(io(&state))?;
-        let seal =
-            Seal { format: 1, update: self.master.updates, state_blake3: blake3::hash(&bytes).to_hex().to_string() };
-        let (part, seal_path) = (dir.join("trainer.json.part"), dir.join(SEAL));
-        let text = serde_json::to_vec_pretty(&seal).expect("plain data");
-        write_synced(&part, &text).map_err(io(&part))?;
-        fs::rename(&part, &seal_path).map_err(io(&seal_path))?;
+        };
+        let options =
+            WriteOptions { dtype: precision, aux_from: Some(&self.student_dir), shard_bytes: checkpoint::SHARD_BYTES };
+        let state = |folder: &Path| {
+            let bytes = encode(&self.master);
+            write_synced(&folder.join(STATE), &bytes)?;
+            let state_blake3 = blake3::hash(&bytes).to_hex().to_string();
+            let seal = Seal { format: 1, update: self.master.updates, state_blake3 };
+            write_synced(&folder.join(SEAL), &serde_json::to_vec_pretty(&seal).expect("plain data"))
+        };
+        checkpoint::write_with(&dir, config, &options, fetch, state)?;
         Ok(dir)
     }
 }
@@ -141,7 +142,14 @@ fn newest(out: &Path) -> Result<Option<(PathBuf, Seal)>, SaveError> {
     };
     let mut found: Vec<(PathBuf, Seal)> = Vec::new();
     for entry in entries {
-        let dir = entry.map_err(|source| SaveError::Io { path: root.clone(), source })?.path();
+        let entry = entry.map_err(|source| SaveError::Io { path: root.clone(), source })?;
+        let dir = entry.path();
+        if entry.file_name().as_encoded_bytes().starts_with(b".") {
+            // A checkpoint that an interrupted run was still writing: it never got its name. If it cannot be taken
+            // away it is in nobody's way.
+            drop(fs::remove_dir_all(&dir));
+            continue;
+        }
         let Ok(text) = fs::read(dir.join(SEAL)) else { continue };
         let Ok(seal) = serde_json::from_slice::<Seal>(&text) else { continue };
         found.push((dir, seal));

@@ -1,0 +1,97 @@
+//! The result object of every command: the keys that scripts read.
+
+mod common;
+
+use common::{run_json, task_model};
+use serde_json::Value;
+
+fn has(value: &Value, command: &str, keys: &[&str]) {
+    for key in keys {
+        assert!(!value[*key].is_null(), "{command}: no `{key}` in {value}");
+    }
+}
+
+#[test]
+fn results_have_their_documented_keys() {
+    let root = tempfile::tempdir().expect("a temporary folder");
+    let path = |name: &str| root.path().join(name).to_str().expect("Unicode").to_owned();
+    let (student, teacher, file) = (path("student"), path("teacher"), path("run.toml"));
+    let init = run_json(["init", "--tasks", "--layers", "1", "--hidden", "32", "--out", &path("fresh")]);
+    has(&init, "init", &["parameters", "model", "seed"]);
+    task_model(root.path().join("student").as_path(), 0, &[]);
+    let pretrain = run_json([
+        "pretrain",
+        "--model",
+        &student,
+        "--out",
+        &teacher,
+        "--task",
+        "copy",
+        "--updates",
+        "3",
+        "--batch",
+        "4",
+        "--problems",
+        "8",
+    ]);
+    has(&pretrain, "pretrain", &["accuracy", "ci95", "n", "loss", "updates", "tokens", "wall_s", "model"]);
+    assert_eq!((pretrain["updates"].as_u64(), pretrain["n"].as_u64()), (Some(3), Some(8)));
+
+    let out = path("out");
+    let text = format!(
+        "student = \"student\"\nteacher = \"teacher\"\nout = {out:?}\nupdates = 2\n[task]\nname = \"copy\"\n\
+         [train]\nbatch = 2\n[rollout]\nn = 2\nrecipe = \"fp8\"\n[eval]\nproblems = 4\n"
+    );
+    std::fs::write(&file, text).expect("written");
+    let train = run_json(["train", &file]);
+    let keys = ["accuracy_before", "accuracy_after", "kl_teacher_before", "kl_teacher_after", "mismatch_nats"];
+    has(&train, "train", &keys);
+    has(&train, "train", &["updates", "tokens", "wall_s", "recipe_hash", "student", "teacher", "device", "seed"]);
+    assert!(train["kl_teacher_before"].as_f64() > Some(0.0) && train["mismatch_nats"].as_f64() > Some(0.0));
+    assert_eq!(train["updates"], 2);
+    let exact =
+        run_json(["train", &file, "--set", "rollout.recipe=identity", "--set", &format!("out={}", path("exact"))]);
+    assert_eq!(exact["mismatch_nats"].as_f64(), Some(0.0), "rollout and trainer are one function");
+
+    let eval = run_json(["eval", "--model", &teacher, "--task", "copy", "--problems", "6"]);
+    has(&eval, "eval", &["accuracy", "ci95", "n", "weights_version", "recipe_hash", "model"]);
+    assert_eq!((eval["n"].as_u64(), eval["ci95"].as_array().map(Vec::len)), (Some(6), Some(2)));
+
+    let generate = run_json([
+        "generate",
+        "--model",
+        &student,
+        "--prompt",
+        "abc>",
+        "--n",
+        "2",
+        "--max-tokens",
+        "5",
+        "--logprobs",
+        "3",
+        "--prompt-logprobs",
+    ]);
+    has(&generate, "generate", &["rows", "errors", "tokens", "wall_s", "weights_version", "recipe_hash", "model"]);
+    let rows = generate["rows"].as_array().expect("a list");
+    assert_eq!(rows.len(), 2);
+    for row in rows {
+        has(row, "generate", &["ids", "text", "logprobs", "finish", "sample", "index", "prompt_logprobs"]);
+        let len = |key: &str| row[key].as_array().map(Vec::len);
+        assert!(len("ids") > Some(0) && len("ids") == len("logprobs") && len("ids") == len("top_logprobs"));
+        assert!(["stop", "length"].contains(&row["finish"].as_str().expect("a word")));
+    }
+
+    let ids = path("ids.jsonl");
+    let line = |row: &Value| serde_json::json!({"ids": row["ids"]}).to_string();
+    std::fs::write(&ids, rows.iter().map(|row| line(row) + "\n").collect::<String>()).expect("written");
+    let score = run_json(["score", "--model", &student, "--ids", &ids]);
+    has(&score, "score", &["logprobs", "tokens", "weights_version", "recipe", "errors", "model", "wall_s"]);
+    assert_eq!(score["logprobs"].as_array().map(Vec::len), Some(2));
+    assert_eq!(score["recipe"], generate["recipe_hash"]);
+    let again = run_json(["score", "--model", &student, "--ids", &ids, "--isa", "portable"]);
+    assert_eq!(score["logprobs"], again["logprobs"]);
+
+    let doctor = run_json(["doctor", "--model", &student]);
+    has(&doctor, "doctor", &["device", "isa", "threads", "recipes", "model"]);
+    has(&doctor["model"], "doctor", &["architecture", "parameters", "hash", "kv"]);
+}
