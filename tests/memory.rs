@@ -114,7 +114,7 @@ fn logits_exist_for_a_block_of_rows_at_a_time() {
         let views = Views { teacher: view, behaviour: view };
         learner.micro_batch(&cpu, model, objective, &rows, views, VOCAB, 0.01, true)
     });
-    assert_eq!(sums.expect("the loss is finite").tokens as usize, TOKENS - 1);
+    assert_eq!(usize::try_from(sums.expect("the loss is finite").tokens).expect("small"), TOKENS - 1);
     println!("training on {TOKENS} tokens: {:.1} MB", held as f64 / 1e6);
     assert!(held < 3 * BLOCK + SMALL, "training held {held} bytes");
 }
