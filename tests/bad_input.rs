@@ -21,8 +21,8 @@ impl Bench {
         let root = tempfile::tempdir().expect("a temporary folder");
         let bench = Bench { root };
         copy(common::golden_copy("llama", |_| {}).path(), &bench.path("plain"));
-        task_model(&bench.path("tasks"), 0, &[]);
-        task_model(&bench.path("teacher"), 1, &[]);
+        task_model(&bench.path("tasks"), 0);
+        task_model(&bench.path("teacher"), 1);
         bench.file("ids.jsonl", "{\"ids\": [1, 2, 3]}\n");
         bench
     }

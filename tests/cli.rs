@@ -18,7 +18,7 @@ fn results_have_their_documented_keys() {
     let (student, teacher, file) = (path("student"), path("teacher"), path("run.toml"));
     let init = run_json(["init", "--tasks", "--layers", "1", "--hidden", "32", "--out", &path("fresh")]);
     has(&init, "init", &["parameters", "model", "seed"]);
-    task_model(root.path().join("student").as_path(), 0, &[]);
+    task_model(root.path().join("student").as_path(), 0);
     let pretrain = run_json([
         "pretrain",
         "--model",

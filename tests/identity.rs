@@ -20,6 +20,7 @@ use ptx::{Cpu, Isa};
 
 /// Of 131 rows of the embedding; the rest stands for padding.
 const VALID: usize = 127;
+const IDS: u32 = 127;
 const TEMPERATURE: f32 = 0.8;
 const SAMPLES: u32 = 2;
 
@@ -71,7 +72,7 @@ fn setups() -> Vec<Setup> {
 fn prompts() -> Vec<Vec<u32>> {
     let mut draw = Stream::new(5, Purpose::Data, 0);
     let lengths = (1..=16).map(|i| (i * 7) % 23 + 1).chain([252]);
-    lengths.map(|len| (0..len).map(|_| draw.below(VALID as u32)).collect()).collect()
+    lengths.map(|len| (0..len).map(|_| draw.below(IDS)).collect()).collect()
 }
 
 /// Numbers of the prompts that a setup runs: on the portable path, where a fused multiply-add is a call, only some.

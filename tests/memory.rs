@@ -65,7 +65,7 @@ impl WeightSource for Random {
 }
 
 const VOCAB: usize = 151_936;
-const TOKENS: usize = 300;
+const TOKENS: usize = 230;
 /// Logits of one model for one block of rows.
 const BLOCK: usize = BLOCK_ROWS * VOCAB * 4;
 /// Activations of this narrow model, the cache, scratch.
@@ -88,7 +88,7 @@ fn wide_model(cpu: &Cpu) -> Model {
 /// One test, so that nothing else allocates meanwhile: the other one of this file runs another process.
 #[test]
 fn logits_exist_for_a_block_of_rows_at_a_time() {
-    const { assert!(2 * BLOCK + SMALL < TOKENS * VOCAB * 4, "the bound is below one [tokens, vocab]") };
+    const { assert!(3 * BLOCK + SMALL < TOKENS * VOCAB * 4, "the bound is below one [tokens, vocab]") };
     let cpu = Arc::new(Cpu::new(2));
     let mut draw = Stream::new(2, Purpose::Data, 0);
     let ids: Vec<u32> = (0..TOKENS).map(|_| draw.below(u32::try_from(VOCAB).expect("small"))).collect();
@@ -102,7 +102,8 @@ fn logits_exist_for_a_block_of_rows_at_a_time() {
     println!("scoring {TOKENS} tokens: {:.1} MB", held as f64 / 1e6);
     assert!(held < BLOCK + SMALL, "scoring held {held} bytes");
 
-    // Training compares two models at a time; the sampler's model stands for the teacher too.
+    // Training compares two models at a time, and lays the gradient of a block's logits out for the head's matmuls. The
+    // sampler's model stands for the teacher too.
     let model = engine.model();
     let rows = [Row { ids, prompt: 1 }];
     let (mut learner, mut side) = (Learner::new(model, TOKENS, 1), Side::new(model, TOKENS, 1));
@@ -113,9 +114,9 @@ fn logits_exist_for_a_block_of_rows_at_a_time() {
         let views = Views { teacher: view, behaviour: view };
         learner.micro_batch(&cpu, model, objective, &rows, views, VOCAB, 0.01, true)
     });
-    assert_eq!(sums.expect("the loss is finite").tokens as usize, TOKENS - 1);
+    assert_eq!(usize::try_from(sums.expect("the loss is finite").tokens).expect("small"), TOKENS - 1);
     println!("training on {TOKENS} tokens: {:.1} MB", held as f64 / 1e6);
-    assert!(held < 2 * BLOCK + SMALL, "training held {held} bytes");
+    assert!(held < 3 * BLOCK + SMALL, "training held {held} bytes");
 }
 
 /// Peak resident bytes of a process so far.

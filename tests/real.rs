@@ -85,18 +85,30 @@ fn check(name: &str, fetch: &str, large: bool) {
         assert_eq!(tokenizer.encode(text, true).expect("encodes"), ids(&row["ids"]), "{name}: {text:?}");
     }
     let cpu = Arc::new(Cpu::new(2));
-    for (recipe, most) in [("f32", 1e-3), ("bf16", 0.03)] {
+    for recipe in ["f32", "bf16"] {
         let model = common::load(&cpu, &dir, recipe);
         let mut engine = Engine::new(Arc::clone(&cpu), model, PAGE_LEN, 64, tokenizer.size());
         let watch = Stopwatch::start();
-        let difference = mean_difference(&mut engine, rows, &format!("logprobs_{recipe}"));
-        let score_s = watch.elapsed_s();
-        println!("{name}: {recipe}: mean difference {difference:.2e} nats; scored in {score_s:.2} s");
-        assert!(difference <= most, "{name}: {recipe}: mean difference {difference:e} nats");
+        let difference = mean_difference(&mut engine, rows, "logprobs_f32");
+        println!("{name}: {recipe}: mean difference {difference:.2e} nats, scored in {:.2} s", watch.elapsed_s());
         if recipe == "f32" {
+            assert!(difference <= 1e-3, "{name}: f32: mean difference {difference:e} nats");
             check_greedy(&mut engine, rows);
+            continue;
         }
+        // The reference's bf16 also rounds the residual stream and every result, which this one keeps in f32. So the
+        // two bf16 are not near each other; this one has to be nearer to f32.
+        let theirs = distance(rows, "logprobs_bf16", "logprobs_f32");
+        println!("{name}: bf16 of the reference: {theirs:.2e} nats");
+        assert!(difference <= (theirs / 2.0).max(0.03), "{name}: bf16: mean difference {difference:e} nats");
     }
+}
+
+/// Mean distance of two references.
+fn distance(rows: &[Value], a: &str, b: &str) -> f64 {
+    let all = |key: &str| rows.iter().flat_map(|row| numbers(&row[key])).collect::<Vec<f64>>();
+    let (a, b) = (all(a), all(b));
+    a.iter().zip(&b).map(|(a, b)| (a - b).abs()).sum::<f64>() / f64::from(u32::try_from(a.len()).expect("small"))
 }
 
 #[test]

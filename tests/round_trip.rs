@@ -24,8 +24,8 @@ fn run_file(root: &Path, name: &str, precision: &str, batch: u32) -> (PathBuf, P
 }
 
 fn models(root: &Path) {
-    task_model(&root.join("student"), 0, &[]);
-    task_model(&root.join("teacher"), 1, &["--layers", "3"]);
+    task_model(&root.join("student"), 0);
+    task_model(&root.join("teacher"), 1);
 }
 
 fn train(file: &Path, more: &[&str]) {

@@ -69,11 +69,10 @@ pub fn stderr(output: &Output) -> String {
 }
 
 /// Makes a model of the built-in tasks' vocabulary with `leeway init`.
-pub fn task_model(dir: &Path, seed: u32, more: &[&str]) {
+pub fn task_model(dir: &Path, seed: u32) {
     let seed = seed.to_string();
     let mut words = vec!["init", "--tasks", "--layers", "2", "--hidden", "32", "--head-dim", "16", "--heads", "2"];
     words.extend(["--kv-heads", "1", "--ffn", "64", "--std", "0.2", "--seed", &seed]);
-    words.extend(more);
     let output = leeway().args(words).arg("--out").arg(dir).output().expect("the binary runs");
     assert!(output.status.success(), "{}", stderr(&output));
 }
