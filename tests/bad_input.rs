@@ -325,13 +325,19 @@ fn requests_beside_a_bad_one_are_served() {
 }
 
 #[test]
-fn a_run_is_not_written_over() {
+fn an_earlier_run_is_set_aside_and_another_is_not_resumed() {
     let b = Bench::new();
     let file = b.run_file("twice.toml", "[train]\nbatch = 1\n[rollout]\nn = 2\n[eval]\nproblems = 2");
     let first = common::run(train(file.clone(), &[]));
     assert!(first.status.success(), "{}", stderr(&first));
     let log = std::fs::read(b.path("twice.toml.out/metrics.jsonl")).expect("written");
-    check_failure(&common::run(train(file.clone(), &[])), 1, &["twice.toml.out", "holds a run", "--resume"], &"again");
+    let again = common::run(train(file.clone(), &[]));
+    assert!(again.status.success() && stderr(&again).contains("twice.toml.out.1"), "{}", stderr(&again));
+    let aside = std::fs::read(b.path("twice.toml.out.1/metrics.jsonl")).expect("kept");
+    assert_eq!(log, aside, "the first run is whole");
+    let other = common::run(train(file.clone(), &["--resume", "--set", "train.lr=0.5"]));
+    check_failure(&other, 1, &["twice.toml.out", "train.lr", "--resume"], &"another run");
+    let log = std::fs::read(b.path("twice.toml.out/metrics.jsonl")).expect("written");
     let last = common::run_json(train(file, &["--resume"]));
     assert_eq!(log, std::fs::read(b.path("twice.toml.out/metrics.jsonl")).expect("there"));
     let log: Vec<Value> =

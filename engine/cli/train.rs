@@ -36,13 +36,14 @@ pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let watch = Stopwatch::start();
-    if !args.resume && has_updates(&config.out) {
-        let out = config.out.display();
-        return Err(format!("{out} holds a run already; go on with --resume, or set `out` to another folder").into());
-    }
     let cpu = global.cpu()?;
     let mut trainer = Trainer::open(config, cpu, args.resume)?;
     let config = trainer.config().clone();
+    if !args.resume
+        && let Some(aside) = opd::train::set_aside(&config.out)?
+    {
+        eprintln!("{} held a run already; it is in {} now", config.out.display(), aside.display());
+    }
     let origin = trainer.origin();
     let mut log = Log::open(&config.out, &config.to_toml(), args.resume.then(|| trainer.updates()))?;
     let updates = u64::from(config.updates);
@@ -244,12 +245,6 @@ impl Log {
         self.rollouts.sync_data()?;
         Ok(())
     }
-}
-
-/// Whether a run has got somewhere in this folder: what a new run must not mix with or write over.
-fn has_updates(out: &Path) -> bool {
-    let rollouts = fs::metadata(out.join("rollouts.jsonl")).is_ok_and(|file| file.len() > 0);
-    rollouts || fs::read_dir(out.join("checkpoints")).is_ok_and(|mut entries| entries.next().is_some())
 }
 
 /// Keeps the whole lines of a run's log that belong to its first `updates` updates.

@@ -4,6 +4,7 @@
 //! prompts -> rollouts (recipe, version v) -> teacher's hidden rows -> loss and mismatch -> gradients -> version v + 1
 //! ```
 
+mod folder;
 mod open;
 mod report;
 mod save;
@@ -29,6 +30,7 @@ use crate::side::Side;
 use crate::source::{Asked, Source};
 use crate::tasks::Split;
 
+pub use folder::set_aside;
 pub use open::OpenError;
 pub use report::{EvalReport, Summary, UpdateReport};
 pub use save::SaveError;

@@ -13,6 +13,7 @@ use engine::tokenizer::{Tokenizer, TokenizerError};
 use ptx::Cpu;
 
 use super::report::Totals;
+use super::folder;
 use super::save::{self, SaveError};
 use super::{Origin, Trainer};
 use crate::config::{Config, Task};
@@ -157,7 +158,8 @@ impl Trainer {
             source,
         })?;
         if resume {
-            save::restore(&config.out, &mut master)?;
+            folder::check_same(&config)?;
+            save::restore(&config.out, &origin, &mut master)?;
         }
         let failed = |role: &'static str, dir: &Path| {
             let dir = dir.to_owned();

@@ -14,7 +14,7 @@ use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 use serde::{Deserialize, Serialize};
 
-use super::Trainer;
+use super::{Origin, Trainer};
 use crate::master::Master;
 
 const STATE: &str = "trainer.safetensors";
@@ -35,6 +35,30 @@ pub enum SaveError {
     /// The model folder.
     #[error(transparent)]
     Model(#[from] CheckpointError),
+    /// The run was configured otherwise.
+    #[error(
+        "{path}: the run there has another value of `{key}`; --resume goes on with the same run, so give the run file \
+         that it began with, or set `out` to another folder",
+        path = path.display()
+    )]
+    AnotherRun {
+        /// The configuration of the run there.
+        path: PathBuf,
+        /// The first key that differs.
+        key: String,
+    },
+    /// The run began with other weights.
+    #[error("{path}: the run there began with {role} {before}, and the folder now holds {now}", path = path.display())]
+    OtherWeights {
+        /// The checkpoint.
+        path: PathBuf,
+        /// student or teacher.
+        role: &'static str,
+        /// Its hash then.
+        before: String,
+        /// Its hash now.
+        now: String,
+    },
     /// The state is of another model.
     #[error("{path}: {what}; this run's student has other tensors: resume with the student it began with", path = path.display())]
     Other {
@@ -46,9 +70,12 @@ pub enum SaveError {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Seal {
     format: u32,
     update: u64,
+    student: String,
+    teacher: String,
     state_blake3: String,
 }
 
@@ -78,7 +105,8 @@ impl Trainer {
             let bytes = encode(&self.master);
             write_synced(&folder.join(STATE), &bytes)?;
             let state_blake3 = blake3::hash(&bytes).to_hex().to_string();
-            let seal = Seal { format: 1, update: self.master.updates, state_blake3 };
+            let Origin { student, teacher, .. } = self.origin();
+            let seal = Seal { format: 1, update: self.master.updates, student, teacher, state_blake3 };
             write_synced(&folder.join(SEAL), &serde_json::to_vec_pretty(&seal).expect("plain data"))
         };
         checkpoint::write_with(&dir, config, &options, fetch, state)?;
@@ -106,8 +134,15 @@ fn encode(master: &Master) -> Vec<u8> {
 }
 
 /// Brings `master` to the newest whole checkpoint of a run; leaves it alone when there is none.
-pub(super) fn restore(out: &Path, master: &mut Master) -> Result<(), SaveError> {
+pub(super) fn restore(out: &Path, origin: &Origin, master: &mut Master) -> Result<(), SaveError> {
     let Some((dir, seal)) = newest(out)? else { return Ok(()) };
+    for (role, before, now) in
+        [("student", &seal.student, &origin.student), ("teacher", &seal.teacher, &origin.teacher)]
+    {
+        if before != now {
+            return Err(SaveError::OtherWeights { path: dir, role, before: before.clone(), now: now.clone() });
+        }
+    }
     let path = dir.join(STATE);
     let file = MappedFile::open(&path).map_err(|source| SaveError::Io { path: path.clone(), source })?;
     let other = |what: String| SaveError::Other { path: path.clone(), what };
