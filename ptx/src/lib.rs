@@ -6,6 +6,7 @@
 pub mod device;
 pub mod dtype;
 pub(crate) mod isa;
+pub mod limits;
 pub mod kv_tile;
 pub mod mapped;
 pub mod math;

@@ -31,8 +31,8 @@ impl Ahead {
 }
 
 /// Asks the memory for the line at `at`: a hint, nothing where there is no instruction for it.
-#[inline]
-pub(super) fn prefetch(at: *const u8) {
+#[inline(always)]
+pub(crate) fn prefetch(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     #[allow(unused_unsafe)] // safe to call only in newer compilers
     // SAFETY: a prefetch faults at no address.
