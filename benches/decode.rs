@@ -56,7 +56,7 @@ fn main() {
     let mut c = common::criterion();
     let meter = Meter::new();
     let (shape, context, prompt) = if common::is_full() { (FULL, CONTEXT, PROMPT) } else { (SMOKE, 20, 40) };
-    for recipe in ["bf16", "fp8"] {
+    for recipe in ["bf16", "fp8"].into_iter().filter(|recipe| common::is_wanted(recipe)) {
         let model = common::model(&meter.cpu, shape, recipe, Precision::Bf16);
         let (bytes, vocab) = (model.bytes() as f64, shape.vocab);
         let pages = 32 * (context + ROOM).div_ceil(PAGE_LEN) + prompt.div_ceil(PAGE_LEN);

@@ -56,7 +56,7 @@ fn main() {
     let mut c = common::criterion();
     let meter = Meter::new();
     let cases: &[Case] = if common::is_full() { &FULL } else { &SMOKE };
-    for case in cases {
+    for case in cases.iter().filter(|case| common::is_wanted(case.name)) {
         let (cpu, shape) = (&meter.cpu, case.shape);
         let mut model = common::model(cpu, shape, "f32", Precision::F32);
         let mut master = master(&model);

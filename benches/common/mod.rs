@@ -25,6 +25,12 @@ pub fn is_full() -> bool {
     std::env::args().any(|arg| arg == "--bench")
 }
 
+/// Whether the command line names no bench, or one that `name` is part of: what it does not name need not be set up.
+pub fn is_wanted(name: &str) -> bool {
+    let mut filters = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).peekable();
+    filters.peek().is_none() || filters.any(|filter| filter.contains(name))
+}
+
 /// Criterion as all benches use it: whole runs take too long for its default of a hundred samples.
 pub fn criterion() -> Criterion {
     Criterion::default()

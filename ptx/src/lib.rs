@@ -6,8 +6,8 @@
 pub mod device;
 pub mod dtype;
 pub(crate) mod isa;
-pub mod limits;
 pub mod kv_tile;
+pub mod limits;
 pub mod mapped;
 pub mod math;
 pub mod ops;
