@@ -57,43 +57,28 @@ pub(super) fn pack(cpu: &Cpu, tiling: Tiling, depth: usize, source: Source<'_>, 
     });
 }
 
-/// Calls `$pack::<R> $args` for the `$rows` rows of a tile.
-macro_rules! by_rows {
-    ($rows:expr, $pack:ident $args:tt; $($r:literal)*) => {
-        match $rows {
-            $($r => $pack::<$r> $args,)*
-            rows => unreachable!("a tile of {rows} rows"),
-        }
-    };
-}
-
 by_isa! {
     fn pack_rows(x: &[f32], depth: usize, factor: f32, out: &mut [f32]) {
-        by_rows!(x.len() / depth, interleave(x, depth, factor, out); 1 2 3 4 5 6 7 8 9 10 11 12);
-    }
-}
-
-/// A loop over rows whose number is known is written out; over any number it became scatters, at half the speed.
-#[inline(always)]
-fn interleave<const R: usize>(x: &[f32], depth: usize, factor: f32, out: &mut [f32]) {
-    let groups = out.as_chunks_mut::<R>().0;
-    let rows: [&[f32]; R] = std::array::from_fn(|r| &x[r * depth..][..groups.len()]);
-    for (at, group) in groups.iter_mut().enumerate() {
-        for r in 0..R {
-            group[r] = rows[r][at] * factor;
+        let rows = x.len() / depth;
+        // Runs short enough that what is written stays in the first cache until every row has been there.
+        for at in (0..depth).step_by(64) {
+            let len = 64.min(depth - at);
+            let out = &mut out[at * rows..(at + len) * rows];
+            for (r, x) in x.chunks_exact(depth).enumerate() {
+                for (group, &x) in out.chunks_exact_mut(rows).zip(&x[at..at + len]) {
+                    group[r] = x * factor;
+                }
+            }
         }
     }
 }
 
 by_isa! {
     fn pack_columns(x: &[f32], width: usize, start: usize, rows: usize, factor: f32, out: &mut [f32]) {
-        by_rows!(rows, cut(x, width, start, factor, out); 1 2 3 4 5 6 7 8 9 10 11 12);
-    }
-}
-
-#[inline(always)]
-fn cut<const R: usize>(x: &[f32], width: usize, start: usize, factor: f32, out: &mut [f32]) {
-    for (group, x) in out.as_chunks_mut::<R>().0.iter_mut().zip(x.chunks_exact(width)) {
-        *group = x[start..].first_chunk::<R>().expect("a tile lies within the columns").map(|x| x * factor);
+        for (group, x) in out.chunks_exact_mut(rows).zip(x.chunks_exact(width)) {
+            for (o, &x) in group.iter_mut().zip(&x[start..start + rows]) {
+                *o = x * factor;
+            }
+        }
     }
 }
