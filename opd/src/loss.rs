@@ -10,8 +10,17 @@ use ptx::ops::divergence::{self, Kind, RowStats};
 use ptx::ops::linear::{self, Job, Packed};
 use ptx::ops::log_softmax;
 
-/// Rows of logits held at a time for each of the up to three models.
-pub const BLOCK_ROWS: usize = 64;
+/// Bytes of logits held at a time for each of the up to three models, unless [`BLOCK_ROWS_MIN`] rows need more.
+pub const BLOCK_BYTES: usize = 32 << 20;
+
+/// Rows of logits held at a time whatever the vocabulary.
+pub const BLOCK_ROWS_MIN: usize = 64;
+
+/// Rows of a block. No bit depends on it: a row's loss is its own, and sums over rows go on from block to block.
+#[must_use]
+pub fn block_rows(vocab: usize) -> usize {
+    (BLOCK_BYTES / (4 * vocab)).max(BLOCK_ROWS_MIN)
+}
 
 /// What the loss is.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -135,8 +144,9 @@ pub fn loss(
         dhidden.resize(count * hidden, 0.0);
     }
     let mut sums = Sums::default();
-    for first in (0..count).step_by(BLOCK_ROWS) {
-        let n = BLOCK_ROWS.min(count - first);
+    let block = block_rows(vocab.max(rows.teacher.map_or(0, |view| view.head.n())));
+    for first in (0..count).step_by(block) {
+        let n = block.min(count - first);
         let input = &rows.hidden[first * hidden..(first + n) * hidden];
         let targets = &rows.targets[first..first + n];
         let fail = |row: usize, what: String| LossError { row: first + row, token: targets[row.min(n - 1)], what };

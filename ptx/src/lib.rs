@@ -7,6 +7,7 @@ pub mod device;
 pub mod dtype;
 pub(crate) mod isa;
 pub mod kv_tile;
+pub mod limits;
 pub mod mapped;
 pub mod math;
 pub mod ops;

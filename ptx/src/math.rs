@@ -21,13 +21,14 @@ pub fn exp(x: f32) -> f32 {
     let p = p.mul_add(r, 1.666_666_5e-1);
     let p = p.mul_add(r, 5e-1);
     let y = p.mul_add(r * r, r) + 1.0;
-    // 2^n in two exact steps, so that n = 128 and subnormal results work.
+    // 2^n in two exact steps, so that n = 128 and subnormal results work. Wrapping throughout: a check for overflow would
+    // keep the loops around this from vectorising in builds that have such checks.
     // Read off the bits because `as`, which saturates, does not vectorise. Of NaN they make no sense; the product below
     // is NaN anyway because y is.
     let n = shifted.to_bits().wrapping_sub(SHIFT.to_bits()) as i32;
     let half = n >> 1;
     let a = f32::from_bits((half.wrapping_add(127) as u32) << 23);
-    let b = f32::from_bits(((n - half).wrapping_add(127) as u32) << 23);
+    let b = f32::from_bits((n.wrapping_sub(half).wrapping_add(127) as u32) << 23);
     y * a * b
 }
 

@@ -143,7 +143,9 @@ impl Model {
     /// are computed here, from the weights alone. After a failure the model refuses to run until an update succeeds.
     pub fn update(&mut self, cpu: &Cpu, version: u64, source: &mut dyn WeightSource) -> Result<(), CheckpointError> {
         self.complete = false;
-        let mut block = vec![0.0; BLOCK.max(self.config.hidden.max(self.config.ffn))];
+        let c = &self.config;
+        let longest = c.hidden.max(c.ffn).max(c.heads * c.head_dim);
+        let mut block = vec![0.0; BLOCK.min(longest * longest.max(c.vocab)).max(longest)];
         let mut read = Reader { cpu, source, block: &mut block };
         read.matrix("model.embed_tokens.weight", &mut self.embed)?;
         for (index, layer) in self.layers.iter_mut().enumerate() {

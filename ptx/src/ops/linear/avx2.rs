@@ -8,7 +8,7 @@ use std::arch::x86_64::{
 };
 
 use super::PANEL;
-use super::kernel::{Ahead, E4M3_FACTOR, prefetch};
+use super::kernel::{Ahead, E4M3_FACTOR, each_row, prefetch};
 use super::packed::{Codes, place};
 
 /// Most rows whose sums over a whole panel fit the registers beside what they are made of.
@@ -112,25 +112,25 @@ macro_rules! half {
             let parts = const { $parts(HALF) };
             let mut first = [_mm256_setzero_ps(); R];
             let mut second = [_mm256_setzero_ps(); R];
-            for r in 0..R {
+            each_row!(R, r, {
                 first[r] = load(&sums[r], parts.0);
                 second[r] = load(&sums[r], parts.1);
-            }
+            });
             let mut at = ahead.at;
             for (b, a) in b.iter().zip(a.as_chunks::<R>().0) {
                 prefetch(at);
                 at = at.wrapping_add(ahead.step);
                 let (b_first, b_second) = $widen(b, HALF);
-                for r in 0..R {
+                each_row!(R, r, {
                     let x = _mm256_set1_ps(a[r]);
                     first[r] = _mm256_fmadd_ps(x, b_first, first[r]);
                     second[r] = _mm256_fmadd_ps(x, b_second, second[r]);
-                }
+                });
             }
-            for r in 0..R {
+            each_row!(R, r, {
                 store(&mut sums[r], parts.0, first[r]);
                 store(&mut sums[r], parts.1, second[r]);
-            }
+            });
         }
     };
 }

@@ -7,7 +7,7 @@ use std::arch::x86_64::{
     _mm512_storeu_ps,
 };
 
-use super::kernel::{Ahead, E4M3_FACTOR, prefetch};
+use super::kernel::{Ahead, E4M3_FACTOR, each_row, prefetch};
 use super::packed::Codes;
 use super::{PANEL, avx2};
 
@@ -62,10 +62,10 @@ macro_rules! tile {
             let sums: &mut [[f32; PANEL]; R] = sums.try_into().expect("one row of sums for each row");
             let mut low = [_mm512_setzero_ps(); R];
             let mut high = [_mm512_setzero_ps(); R];
-            for r in 0..R {
+            each_row!(R, r, {
                 low[r] = load(&sums[r], 0);
                 high[r] = load(&sums[r], 1);
-            }
+            });
             let mut at = ahead.at;
             for (b, a) in b.iter().zip(a.as_chunks::<R>().0) {
                 for line in 0..$lines {
@@ -73,16 +73,16 @@ macro_rules! tile {
                 }
                 at = at.wrapping_add(ahead.step);
                 let (b_low, b_high) = $group(b);
-                for r in 0..R {
+                each_row!(R, r, {
                     let x = _mm512_set1_ps(a[r]);
                     low[r] = _mm512_fmadd_ps(x, b_low, low[r]);
                     high[r] = _mm512_fmadd_ps(x, b_high, high[r]);
-                }
+                });
             }
-            for r in 0..R {
+            each_row!(R, r, {
                 store(&mut sums[r], 0, low[r]);
                 store(&mut sums[r], 1, high[r]);
-            }
+            });
         }
     };
 }

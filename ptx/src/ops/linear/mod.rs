@@ -27,6 +27,7 @@ mod store;
 mod tests;
 mod tiles;
 
+pub(crate) use kernel::prefetch;
 pub use packed::Packed;
 
 use self::cpu::{Left, Product, Right};
