@@ -27,7 +27,8 @@ fn sequences(engine: &mut Engine, count: usize, context: usize) -> Vec<Sequence>
     (0..count)
         .map(|i| {
             let mut sequence = engine.kv().sequence(context + ROOM);
-            let ids: Vec<u32> = (0..context).map(|t| ((t * 7 + i) % engine.valid()) as u32).collect();
+            let id = |t: usize| u32::try_from((t * 7 + i) % engine.valid()).expect("ids are u32");
+            let ids: Vec<u32> = (0..context).map(id).collect();
             engine.kv_mut().append(&mut sequence, context).expect("the pool holds the batch");
             engine.step([Feed { sequence: &sequence, ids: &ids }]);
             sequence
@@ -76,7 +77,8 @@ fn main() {
             });
             live.into_iter().for_each(|sequence| engine.kv_mut().end(sequence));
         }
-        let ids: Vec<u32> = (0..prompt).map(|t| (t * 7 % vocab) as u32).collect();
+        let id = |t: usize| u32::try_from(t * 7 % vocab).expect("ids are u32");
+        let ids: Vec<u32> = (0..prompt).map(id).collect();
         let tokens = prompt as f64;
         let work = Work { tokens, bytes: None, flops: 2.0 * shape.layer_parameters() as f64 * tokens };
         meter.run(&mut c, &format!("prefill-{recipe}"), &prompt.to_string(), work, || {

@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use engine::checkpoint::CheckpointError;
 use engine::config::ModelConfig;
-use engine::engine::Engine;
+use engine::engine::{Engine, LOGIT_ROWS};
 use engine::model::{Model, WeightSource};
 use engine::recipe::{Precision, Recipe};
 use engine::rollout::{Limits, score};
 use opd::learner::{Learner, Views};
-use opd::loss::{BLOCK_ROWS, Objective, View};
+use opd::loss::{Objective, View};
 use opd::sequences::Row;
 use opd::side::Side;
 use ptx::Cpu;
@@ -67,7 +67,7 @@ impl WeightSource for Random {
 const VOCAB: usize = 151_936;
 const TOKENS: usize = 230;
 /// Logits of one model for one block of rows.
-const BLOCK: usize = BLOCK_ROWS * VOCAB * 4;
+const BLOCK: usize = LOGIT_ROWS * VOCAB * 4;
 /// Activations of this narrow model, the cache, scratch.
 const SMALL: usize = 8 << 20;
 

@@ -402,11 +402,9 @@ pub fn score(
         while next < rows.len() {
             let ids = rows[next];
             let max = engine.model().config.max_positions;
-            let fits = check_ids(engine, ids)
-                .and_then(|()| {
-                    if ids.len() > max { Err(RequestError::PromptTooLong { len: ids.len(), max }) } else { Ok(()) }
-                })
-                .and_then(|()| check_fits(engine, ids.len()));
+            let len = ids.len();
+            let in_context = if len > max { Err(RequestError::PromptTooLong { len, max }) } else { Ok(()) };
+            let fits = check_ids(engine, ids).and(in_context).and_then(|()| check_fits(engine, len));
             if let Err(error) = fits {
                 done(next, Err(error));
                 next += 1;

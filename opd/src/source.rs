@@ -25,7 +25,7 @@ pub enum Source {
         /// Prompt ids, with the answer where the file has one.
         rows: Vec<(Vec<u32>, Option<String>)>,
         /// Turns completions into text for the judge.
-        tokenizer: Option<Tokenizer>,
+        tokenizer: Option<Box<Tokenizer>>,
         /// Seed of the order.
         seed: u64,
     },
@@ -113,7 +113,7 @@ impl Source {
             })?;
             rows.push((ids, prompt.answer));
         }
-        Ok(Source::File { rows, tokenizer, seed })
+        Ok(Source::File { rows, tokenizer: tokenizer.map(Box::new), seed })
     }
 
     /// Leaves out prompts of more than `max` tokens.

@@ -33,7 +33,7 @@ pub struct BackwardWorkspace {
 /// Adds to `gradients` those of the batch that `tape` recorded, given `dhidden`, the gradient of the loss with respect
 /// to the forward pass's result, `[tokens, hidden]`. Every span must start at position 0, and `kv` must still hold the
 /// keys and values that the forward pass wrote.
-#[allow(clippy::too_many_lines)] // the layer in reverse, one op a line
+#[allow(clippy::too_many_arguments)] // what the forward pass had, what it left, and where the result goes
 pub fn backward(
     cpu: &Cpu,
     model: &Model,

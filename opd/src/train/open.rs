@@ -12,8 +12,8 @@ use engine::recipe::{Recipe, RecipeError};
 use engine::tokenizer::{Tokenizer, TokenizerError};
 use ptx::Cpu;
 
-use super::report::Totals;
 use super::folder;
+use super::report::Totals;
 use super::save::{self, SaveError};
 use super::{Origin, Trainer};
 use crate::config::{Config, Task};
@@ -39,7 +39,7 @@ pub enum OpenError {
         /// Its folder.
         dir: PathBuf,
         /// Why.
-        source: CheckpointError,
+        source: Box<CheckpointError>,
     },
     /// A tokenizer.
     #[error("{role} {dir}: {source}", dir = dir.display())]
@@ -155,7 +155,7 @@ impl Trainer {
         let mut master = Master::load(&student, precision).map_err(|source| OpenError::Checkpoint {
             role: "student",
             dir: config.student.clone(),
-            source,
+            source: Box::new(source),
         })?;
         if resume {
             folder::check_same(&config)?;
@@ -163,7 +163,7 @@ impl Trainer {
         }
         let failed = |role: &'static str, dir: &Path| {
             let dir = dir.to_owned();
-            move |source| OpenError::Checkpoint { role, dir, source }
+            move |source| OpenError::Checkpoint { role, dir, source: Box::new(source) }
         };
         let load = |recipe: Recipe, sequences: usize, len: usize| -> Result<Engine, CheckpointError> {
             let mut model = Model::empty(student_config.clone(), recipe);
@@ -211,7 +211,11 @@ impl Trainer {
 }
 
 fn open_checkpoint(role: &'static str, dir: &Path) -> Result<Checkpoint, OpenError> {
-    Checkpoint::open(dir).map_err(|source| OpenError::Checkpoint { role, dir: dir.to_owned(), source })
+    Checkpoint::open(dir).map_err(|source| OpenError::Checkpoint {
+        role,
+        dir: dir.to_owned(),
+        source: Box::new(source),
+    })
 }
 
 fn open_tokenizer(role: &'static str, dir: &Path) -> Result<Option<Tokenizer>, OpenError> {
