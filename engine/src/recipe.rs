@@ -106,12 +106,7 @@ impl Recipe {
             ("kv8", _) => (DType::Bf16, Activations::Bf16, DType::E4m3, DType::Bf16),
             ("fp8", _) => (DType::E4m3, Activations::Bf16, DType::E4m3, DType::Bf16),
             _ => {
-                let near = BUILT_IN
-                    .iter()
-                    .max_by(|a, b| strsim::jaro_winkler(a, name).total_cmp(&strsim::jaro_winkler(b, name)));
-                let hint = near
-                    .filter(|near| strsim::jaro_winkler(near, name) > 0.6)
-                    .map_or(String::new(), |near| format!("; did you mean {near:?}?"));
+                let hint = did_you_mean(name);
                 return Err(RecipeError::Unknown { name: name.to_owned(), hint });
             }
         };
@@ -151,5 +146,15 @@ impl Recipe {
     #[must_use]
     pub fn hash(&self) -> String {
         blake3::hash(self.canonical_json().as_bytes()).to_hex().to_string()
+    }
+}
+
+/// `; did you mean "fp8"?` when a built-in name is near `name`, else nothing.
+#[must_use]
+pub fn did_you_mean(name: &str) -> String {
+    let near = BUILT_IN.iter().map(|known| (strsim::jaro_winkler(known, name), known));
+    match near.max_by(|a, b| a.0.total_cmp(&b.0)) {
+        Some((likeness, known)) if likeness > 0.6 => format!("; did you mean {known:?}?"),
+        _ => String::new(),
     }
 }

@@ -85,7 +85,8 @@ fn draw(panels: &[(&str, Vec<Series>)]) -> Result<String, String> {
             let points = || series.iter().flat_map(|s| &s.points);
             let x_max = points().map(|p| p.0).fold(1.0, f64::max);
             let y_max = points().map(|p| p.1).fold(0.0, f64::max);
-            let y_max = if y_max > 0.0 { y_max * 1.08 } else { 1.0 };
+            // Room above the lines for the legend.
+            let y_max = if y_max > 0.0 { y_max * 1.3 } else { 1.0 };
             let mut chart = ChartBuilder::on(area)
                 .margin(12)
                 .x_label_area_size(34)
@@ -99,7 +100,7 @@ fn draw(panels: &[(&str, Vec<Series>)]) -> Result<String, String> {
                 .x_desc("update")
                 .y_desc(*unit)
                 .x_label_formatter(&|x| format!("{x:.0}"))
-                .y_label_formatter(&|y| if y_max < 0.01 { format!("{y:.1e}") } else { format!("{y:.3}") })
+                .y_label_formatter(&|&y| label(y, y_max))
                 .label_style(("sans-serif", 13))
                 .draw()
                 .map_err(text)?;
@@ -113,6 +114,7 @@ fn draw(panels: &[(&str, Vec<Series>)]) -> Result<String, String> {
             }
             chart
                 .configure_series_labels()
+                .position(SeriesLabelPosition::UpperRight)
                 .background_style(WHITE.mix(0.85))
                 .border_style(RGBColor(200, 200, 200))
                 .label_font(("sans-serif", 13))
@@ -122,4 +124,14 @@ fn draw(panels: &[(&str, Vec<Series>)]) -> Result<String, String> {
         root.present().map_err(text)?;
     }
     Ok(svg)
+}
+
+/// As many digits as the axis needs.
+fn label(y: f64, y_max: f64) -> String {
+    match y_max {
+        m if m < 0.01 => format!("{y:.1e}"),
+        m if m < 1.0 => format!("{y:.2}"),
+        m if m < 10.0 => format!("{y:.1}"),
+        _ => format!("{y:.0}"),
+    }
 }

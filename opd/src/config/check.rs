@@ -25,6 +25,7 @@ impl Config {
         let decay = |x: f64| (0.0..1.0).contains(&x);
 
         need("seed", self.seed, i64::try_from(self.seed).is_ok(), "at most 2^63 - 1")?;
+        need("updates", self.updates, self.updates > 0, "at least 1")?;
         match &self.task {
             Task::Procedural(spec) => spec.check().map_err(|error| {
                 let (value, must) = match &error {
@@ -42,9 +43,14 @@ impl Config {
             })?,
             Task::Prompts(task) => need("task.max_prompt", task.max_prompt, task.max_prompt > 0, "at least 1")?,
         }
-        need("rollout.recipe", format!("{:?}", rollout.recipe), !rollout.recipe.is_empty(), "a name or a path")?;
+        let known = engine::recipe::BUILT_IN.contains(&rollout.recipe.as_str());
+        let hint = engine::recipe::did_you_mean(&rollout.recipe);
+        let must = format!("one of {}{hint}", engine::recipe::BUILT_IN.join(", "));
+        need("rollout.recipe", format!("{:?}", rollout.recipe), known, &must)?;
         need("rollout.n", rollout.n, rollout.n > 0, "at least 1")?;
-        need("rollout.temperature", rollout.temperature, positive(rollout.temperature), "more than 0 and finite")?;
+        let must = "at least 0.001 and finite";
+        let temperature = rollout.temperature >= 0.001 && rollout.temperature.is_finite();
+        need("rollout.temperature", rollout.temperature, temperature, must)?;
         let must = "1: the loss is over the whole distribution, so rollouts are drawn from the whole of it";
         need("rollout.top_p", rollout.top_p, rollout.top_p.to_bits() == 1.0_f64.to_bits(), must)?;
         need("rollout.max_tokens", rollout.max_tokens, rollout.max_tokens > 0, "at least 1")?;
@@ -64,8 +70,8 @@ impl Config {
         need("train.beta1", train.beta1, decay(train.beta1), "at least 0 and less than 1")?;
         need("train.beta2", train.beta2, decay(train.beta2), "at least 0 and less than 1")?;
         need("eval.problems", eval.problems, eval.problems > 0, "at least 1")?;
-        let temperature = eval.temperature >= 0.0 && eval.temperature.is_finite();
-        need("eval.temperature", eval.temperature, temperature, "at least 0 and finite")?;
+        let temperature = eval.temperature == 0.0 || (eval.temperature >= 0.001 && eval.temperature.is_finite());
+        need("eval.temperature", eval.temperature, temperature, "0 (greedy), or at least 0.001 and finite")?;
         if let Some(checkpoint) = &self.checkpoint {
             need("checkpoint.every", checkpoint.every, checkpoint.every > 0, "at least 1")?;
         }

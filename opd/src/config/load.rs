@@ -158,25 +158,9 @@ pub(super) fn parse(
     if let Task::Prompts(task) = &mut config.task {
         task.prompts = folder.join(&task.prompts);
     }
-    if is_path(&config.rollout.recipe) {
-        let path = folder.join(&config.rollout.recipe);
-        config.rollout.recipe = path.into_os_string().into_string().map_err(|path| ConfigError::Range {
-            at: file.to_string(),
-            fault: Fault {
-                key: "rollout.recipe".to_string(),
-                value: format!("{}", path.display()),
-                must: "in a folder whose name is Unicode".to_string(),
-            },
-        })?;
-    }
     config.out = here.join(&config.out);
     config.check().map_err(|fault| ConfigError::Range { at: origins.at(&fault.key), fault })?;
     Ok(config)
-}
-
-/// Whether a recipe is a file rather than a built-in name.
-fn is_path(recipe: &str) -> bool {
-    recipe.ends_with(".toml")
 }
 
 fn syntax(file: &str, text: &str, error: &toml::de::Error) -> ConfigError {

@@ -165,7 +165,7 @@ pub enum LossKind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Rollout {
-    /// The name of a built-in recipe, which the engine knows, or the path of a recipe file.
+    /// The name of a built-in recipe.
     pub recipe: String,
     /// Samples of each prompt.
     pub n: u32,

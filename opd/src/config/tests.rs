@@ -37,11 +37,11 @@ fn paths_and_lengths_are_resolved() {
     assert_eq!(config.rollout.max_tokens, 13, "12 letters and the end");
     assert_eq!(config.rollout.recipe, "identity");
     assert_eq!(config.sequences(), 256);
-    let text = "student = \"s\"\nteacher = \"t\"\n[task]\nprompts = \"p.jsonl\"\n[rollout]\nrecipe = \"r.toml\"\n";
+    let text = "student = \"s\"\nteacher = \"t\"\n[task]\nprompts = \"p.jsonl\"\n[rollout]\nrecipe = \"fp8\"\n";
     let config = parse(text).unwrap();
     let want = PromptTask { prompts: "/file/p.jsonl".into(), max_prompt: 1024 };
     assert_eq!((config.task, config.rollout.max_tokens), (Task::Prompts(want), 256));
-    assert_eq!(config.rollout.recipe, "/file/r.toml");
+    assert_eq!(config.rollout.recipe, "fp8");
     assert_eq!(parse(&format!("{SMALLEST}[rollout]\nmax_tokens = 5")).unwrap().rollout.max_tokens, 5);
 }
 
@@ -50,7 +50,7 @@ fn the_resolved_file_means_the_same_anywhere() {
     let texts = [
         SMALLEST.to_string(),
         format!("seed = {}\n{SMALLEST}[train]\nlr = 3\nclip = inf\nbeta2 = 0.999\n[checkpoint]\nevery = 7", i64::MAX),
-        "student = \"s\"\nteacher = \"t\"\n[task]\nprompts = \"p\"\n[rollout]\nrecipe = \"r.toml\"".to_string(),
+        "student = \"s\"\nteacher = \"t\"\n[task]\nprompts = \"p\"\n[rollout]\nrecipe = \"kv8\"".to_string(),
         SMALLEST.replace("copy", "addition") + "digits_test = 9\n[train]\nprecision = \"f32\"",
     ];
     for text in texts {
@@ -147,9 +147,12 @@ fn errors_name_place_key_and_remedy() {
         ),
         (with("[rollout]\nn = 0"), "run.toml:6: `rollout.n` is 0; it must be at least 1"),
         (with("[rollout]\ntop_p = 0.9"), "run.toml:6: `rollout.top_p` is 0.9; it must be 1: "),
-        (with("[rollout]\ntemperature = 0.0"), "run.toml:6: `rollout.temperature` is 0; it must be more than 0"),
+        (with("[rollout]\ntemperature = 0.0"), "run.toml:6: `rollout.temperature` is 0; it must be at least 0.001"),
         (with("[rollout]\nmax_tokens = 0"), "run.toml:6: `rollout.max_tokens` is 0; it must be at least 1"),
-        (with("[rollout]\nrecipe = ''"), "run.toml:6: `rollout.recipe` is \"\"; it must be a name or a path"),
+        (
+            with("[rollout]\nrecipe = ''"),
+            "run.toml:6: `rollout.recipe` is \"\"; it must be one of identity, f32, bf16, kv8, fp8",
+        ),
         (
             with("[rollout]\nstaleness_max = 1"),
             "run.toml:6: `rollout.staleness_max` is 1; it must be 0 when `schedule` is \"sync\"",
@@ -167,7 +170,7 @@ fn errors_name_place_key_and_remedy() {
             "run.toml:1: `budget` is \"of\"; it must be \"off\"; did you mean \"off\"?",
         ),
         (with("[eval]\nproblems = 0"), "run.toml:6: `eval.problems` is 0; it must be at least 1"),
-        (with("[eval]\ntemperature = -1"), "run.toml:6: `eval.temperature` is -1; it must be at least 0"),
+        (with("[eval]\ntemperature = -1"), "run.toml:6: `eval.temperature` is -1; it must be 0 (greedy)"),
         (with("[checkpoint]\nevery = 0"), "run.toml:6: `checkpoint.every` is 0; it must be at least 1"),
         (with("len_min = 20"), "run.toml:5: `task.len_min` is 20; it must be 1 to 12"),
         (SMALLEST.replace("copy", "copi"), "run.toml:4: `task.name` is \"copi\"; it must be \"modular-chain\" or"),
