@@ -252,6 +252,15 @@ fn train_rows(b: &Bench) -> Vec<Row> {
         (set("student=teacher"), 1, &["nothing to distil", "same checkpoint"]),
         (set("out=ids.jsonl/run"), 1, &["ids.jsonl"]),
         (words(["init", "--out", "/dev/null/model"]), 1, &["/dev/null"]),
+        (words(["init", "--out", "x", "--from", "y", "--seed", "1"]), 2, &["--from", "--seed"]),
+        (words(["init", "--out", "x", "--from", "y", "--keep-layers", "0-9999999999"]), 2, &["0-9999999999"]),
+        (words(["init", "--out", "x", "--from", "y", "--keep-layers", "5-3"]), 2, &["5-3", "range"]),
+        (words(["init", "--out", "x", "--tasks", "--vocab", "9"]), 2, &["--tasks", "--vocab"]),
+        (
+            words(["pretrain", "--model", "x", "--out", "y", "--task", "copy", "--until", "0.5"]),
+            1,
+            &["--until", "--eval-every"],
+        ),
     ]
 }
 
@@ -335,6 +344,9 @@ fn an_earlier_run_is_set_aside_and_another_is_not_resumed() {
     assert!(again.status.success() && stderr(&again).contains("twice.toml.out.1"), "{}", stderr(&again));
     let aside = std::fs::read(b.path("twice.toml.out.1/metrics.jsonl")).expect("kept");
     assert_eq!(log, aside, "the first run is whole");
+    let inside = format!("student={}", b.path("twice.toml.out/checkpoints/000002").display());
+    let output = common::run(train(file.clone(), &["--set", &inside]));
+    check_failure(&output, 1, &["twice.toml.out", "set aside", "another folder"], &"a student in the run's folder");
     let other = common::run(train(file.clone(), &["--resume", "--set", "train.lr=0.5"]));
     check_failure(&other, 1, &["twice.toml.out", "train.lr", "--resume"], &"another run");
     let log = std::fs::read(b.path("twice.toml.out/metrics.jsonl")).expect("written");

@@ -97,7 +97,7 @@ fn check(name: &str, fetch: &str, large: bool) {
             continue;
         }
         // The reference's bf16 also rounds the residual stream and every result, which this one keeps in f32. So the
-        // two bf16 are not near each other; this one has to be nearer to f32.
+        // two bf16 are not near each other: this one is held to the f32 reference, and theirs is printed beside it.
         let theirs = distance(rows, "logprobs_bf16", "logprobs_f32");
         println!("{name}: bf16 of the reference: {theirs:.2e} nats");
         assert!(difference <= 0.03, "{name}: bf16: mean difference {difference:e} nats");

@@ -103,6 +103,13 @@ fn a_killed_run_ends_at_the_same_bits() {
             std::fs::create_dir(&damaged).expect("made");
             std::fs::copy(third.join("trainer.json"), damaged.join("trainer.json")).expect("copied");
             std::fs::write(damaged.join("trainer.safetensors"), "half").expect("written");
+            // So is one under a number that is written again: it is replaced.
+            let last = out.join(format!("checkpoints/{UPDATES:06}"));
+            std::fs::create_dir(&last).expect("made");
+            for file in ["config.json", "model.safetensors", "trainer.json"] {
+                std::fs::copy(third.join(file), last.join(file)).expect("copied");
+            }
+            std::fs::write(last.join("trainer.safetensors"), "half").expect("written");
             // And the last line of a log may be torn.
             let log = std::fs::OpenOptions::new().append(true).open(out.join("metrics.jsonl"));
             std::io::Write::write_all(&mut log.expect("opens"), b"{\"update\": 5, \"los").expect("written");

@@ -40,7 +40,7 @@ pub struct InitArgs {
     #[arg(long, default_value_t = 384)]
     ffn: usize,
     /// Vocabulary; --tasks sets it.
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, default_value_t = 64, conflicts_with = "tasks")]
     vocab: usize,
     /// Context, in tokens.
     #[arg(long, default_value_t = 256)]
@@ -64,12 +64,34 @@ pub struct InitArgs {
     #[arg(long)]
     tasks: bool,
     /// Instead of random weights, copy this folder's.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = MADE)]
     from: Option<PathBuf>,
     /// With --from: the layers to keep, e.g. 0-9,20-29.
     #[arg(long, requires = "from", value_parser = ranges)]
     keep_layers: Option<Layers>,
 }
+
+/// What says how a new model is made, and would be ignored where one is copied.
+const MADE: [&str; 15] = [
+    "arch",
+    "hidden",
+    "layers",
+    "heads",
+    "kv_heads",
+    "head_dim",
+    "ffn",
+    "vocab",
+    "max_positions",
+    "rope_theta",
+    "untied",
+    "std",
+    "dtype",
+    "seed",
+    "tasks",
+];
+
+/// More layers than any model has: a slip of the finger that would be listed one by one.
+const LAYERS_MAX: usize = 10_000;
 
 /// Layer numbers, ascending.
 #[derive(Clone, Debug)]
@@ -95,7 +117,13 @@ fn ranges(text: &str) -> Result<Layers, String> {
     let mut layers = Vec::new();
     for part in text.split(',') {
         match part.split_once('-') {
-            Some((first, last)) => layers.extend(number(first)?..=number(last)?),
+            Some((first, last)) => {
+                let (first, last) = (number(first)?, number(last)?);
+                if first > last || last - first >= LAYERS_MAX {
+                    return Err(format!("{part:?} is no range of layers, e.g. 20-29"));
+                }
+                layers.extend(first..=last);
+            }
             None => layers.push(number(part)?),
         }
     }

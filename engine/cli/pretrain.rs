@@ -84,6 +84,9 @@ pub fn run(args: &PretrainArgs, global: &Global) -> Result<ExitCode, Failure> {
     if args.updates == 0 || args.batch == 0 {
         return Err("--updates and --batch must be at least 1".into());
     }
+    if args.until.is_some() && args.eval_every == 0 {
+        return Err("--until looks at evaluations on the way: give --eval-every too".into());
+    }
     let cpu = global.cpu()?;
     let start = Checkpoint::open(&args.model)?;
     let settings = PretrainSettings {

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use engine::rollout::{Limits, score};
+use ptx::ops::sample::Params;
 use serde_json::{Value, json};
 
 use super::open::{Folder, InputArgs, LineFile, ModelArgs};
@@ -26,8 +27,10 @@ pub struct ScoreArgs {
 }
 
 pub fn run(args: &ScoreArgs, global: &Global) -> Result<ExitCode, Failure> {
-    if !(args.temperature.is_finite() && args.temperature > 0.0) {
-        return Err(format!("--temperature is {}; scoring needs a positive number", args.temperature).into());
+    if !(args.temperature.is_finite() && args.temperature >= Params::TEMPERATURE_MIN) {
+        return Err(
+            format!("--temperature is {}; scoring needs a positive number, at least 1e-6", args.temperature).into()
+        );
     }
     let cpu = global.cpu()?;
     let folder = Folder::open(&args.model.model)?;

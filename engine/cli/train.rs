@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use opd::clock::Stopwatch;
-use opd::config::Config;
+use opd::config::{Config, Task};
 use opd::train::{EvalReport, Summary, Trainer};
 use serde_json::{Value, json};
 
@@ -34,6 +34,15 @@ pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
     if args.dry_run {
         super::print(format_args!("{}", config.to_toml()))?;
         return Ok(ExitCode::SUCCESS);
+    }
+    let out = &config.out;
+    if let Some(model) = opd::train::model_inside(out, [&config.student, &config.teacher]).filter(|_| !args.resume) {
+        return Err(format!(
+            "{} lies in {}, the folder of this run, which would be set aside with it: set `out` to another folder",
+            model.display(),
+            out.display()
+        )
+        .into());
     }
     let watch = Stopwatch::start();
     let cpu = global.cpu()?;
@@ -107,7 +116,7 @@ pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
     let wall_s = watch.elapsed_s();
     let curve = opd::curve::write(&config.out)?;
     if !global.json {
-        super::print(format_args!("{}", table(&before, &after, &summary, wall_s)))?;
+        super::print(format_args!("{}", table(&config, &before, &after, &summary, wall_s)))?;
         super::print(format_args!(
             "\n{}: checkpoints, metrics.jsonl, rollouts.jsonl, {}\n",
             config.out.display(),
@@ -142,9 +151,13 @@ fn say_eval(report: &EvalReport) {
     );
 }
 
-fn table(before: &EvalReport, after: &EvalReport, s: &Summary, wall_s: f64) -> String {
+fn table(config: &Config, before: &EvalReport, after: &EvalReport, s: &Summary, wall_s: f64) -> String {
     let mut quality = Table::new(["", "before", "after"]);
-    quality.row(["accuracy, held out".into(), percent(before.accuracy), percent(after.accuracy)]);
+    let prompts = match config.task {
+        Task::Procedural(_) => "accuracy, held out",
+        Task::Prompts(_) => "accuracy, first prompts", // of the file: training visits them too
+    };
+    quality.row([prompts.into(), percent(before.accuracy), percent(after.accuracy)]);
     quality.row([
         "KL to teacher, nats/token".into(),
         format!("{:.4}", before.kl_teacher),
@@ -164,9 +177,14 @@ fn table(before: &EvalReport, after: &EvalReport, s: &Summary, wall_s: f64) -> S
         stages.row([name.into(), format!("{seconds:.2}"), format!("{share:.1}%"), format!("{rate:.0}")]);
     }
     let mut mismatch = Table::new(["mismatch D, nats/token", ""]);
-    mismatch.row(["whole run".into(), nats(s.mismatch_nats)]);
-    mismatch.row(["largest update".into(), nats(s.mismatch_nats_max)]);
     let tokens = s.tokens;
+    // Without a token nothing was measured, and an exact zero would be a claim.
+    let measured = |d: f64| if tokens == 0 { "-".to_owned() } else { nats(d) };
+    mismatch.row([
+        if s.updates == u64::from(config.updates) { "whole run" } else { "since resumed" }.into(),
+        measured(s.mismatch_nats),
+    ]);
+    mismatch.row(["largest update".into(), measured(s.mismatch_nats_max)]);
     format!("\n{quality}\n{stages}\n{mismatch}\n{} updates, {tokens} completion tokens, {wall_s:.1} s\n", s.updates)
 }
 

@@ -354,8 +354,7 @@ fn draw(engine: &Engine, request: &Request, row: usize, one: &mut Active) -> boo
     if request.top_logprobs > 0 {
         let k = request.top_logprobs.min(valid);
         let (mut ids, mut logprobs) = (vec![0; k], vec![0.0; k]);
-        let t = request.params.temperature;
-        let inv_temp = if t == 0.0 { 1.0 } else { 1.0 / t };
+        let inv_temp = request.params.inv_temp();
         let top = log_softmax::top_k(engine.cpu(), 1, valid, valid, inv_temp, logits, k, &mut ids, &mut logprobs);
         top.expect("the draw above found these logits finite");
         rollout.top.push(ids.into_iter().zip(logprobs).collect());

@@ -56,10 +56,10 @@ pub fn write(out: &Path) -> Result<PathBuf, CurveError> {
             "nats per token",
             vec![
                 Series { name: "KL to teacher, rollouts", color: BLUE, points: by_update("kl_teacher") },
-                Series { name: "KL to teacher, held out", color: ORANGE, points: by_eval("kl_teacher", 1.0) },
+                Series { name: "KL to teacher, evaluation", color: ORANGE, points: by_eval("kl_teacher", 1.0) },
             ],
         ),
-        ("accuracy, %", vec![Series { name: "held out", color: GREEN, points: by_eval("accuracy", 100.0) }]),
+        ("accuracy, %", vec![Series { name: "evaluation", color: GREEN, points: by_eval("accuracy", 100.0) }]),
         (
             "mismatch, nats per token",
             vec![

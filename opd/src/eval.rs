@@ -47,6 +47,16 @@ pub struct EvalSettings {
     pub first_sample: u64,
 }
 
+/// A prompt that could not be served.
+#[derive(Debug, thiserror::Error)]
+#[error("prompt {prompt}: {source}")]
+pub struct PromptFailed {
+    /// Its number among those asked.
+    pub prompt: usize,
+    /// Why.
+    pub source: RequestError,
+}
+
 /// Samples one completion for each held-out prompt and judges it.
 pub fn evaluate(
     engine: &mut Engine,
@@ -54,7 +64,7 @@ pub fn evaluate(
     settings: EvalSettings,
     stop_ids: &[u32],
     limits: Limits,
-) -> Result<Evaluation, RequestError> {
+) -> Result<Evaluation, PromptFailed> {
     let asked: Vec<Asked> = (0..settings.problems).map(|i| source.ask(Split::Test, i as u64)).collect();
     let params = Params { temperature: settings.temperature, top_k: 0, top_p: 1.0, min_p: 0.0 };
     let requests: Vec<Request> = asked
@@ -98,15 +108,15 @@ pub fn collect(
     requests: &[Request],
     limits: Limits,
     tick: &mut dyn FnMut(&Rollout),
-) -> Result<Vec<Rollout>, RequestError> {
+) -> Result<Vec<Rollout>, PromptFailed> {
     let mut rollouts = Vec::new();
     let mut failed = None;
-    generate(engine, requests, limits, &mut |_, result| match result {
+    generate(engine, requests, limits, &mut |prompt, result| match result {
         Ok(rollout) => {
             tick(&rollout);
             rollouts.push(rollout);
         }
-        Err(error) => failed = failed.take().or(Some(error)),
+        Err(source) => failed = failed.take().or(Some(PromptFailed { prompt, source })),
     });
     if let Some(error) = failed {
         return Err(error);

@@ -6,11 +6,11 @@ use engine::checkpoint::{self, Checkpoint, CheckpointError};
 use engine::engine::{Engine, PAGE_LEN, kv_layout};
 use engine::model::{Model, WeightSource as _};
 use engine::recipe::{Precision, Recipe};
-use engine::rollout::{Limits, RequestError};
+use engine::rollout::Limits;
 use ptx::Cpu;
 use ptx::ops::adamw::AdamW;
 
-use crate::eval::{EvalSettings, Evaluation, evaluate};
+use crate::eval::{EvalSettings, Evaluation, PromptFailed, evaluate};
 use crate::learner::{Learner, Views};
 use crate::loss::{LossError, Objective, Sums};
 use crate::master::Master;
@@ -84,7 +84,7 @@ pub enum PretrainError {
     },
     /// An evaluation could not be run.
     #[error(transparent)]
-    Eval(#[from] RequestError),
+    Eval(#[from] PromptFailed),
 }
 
 /// A supervised run in progress.

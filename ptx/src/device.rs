@@ -3,15 +3,20 @@
 use crate::threads::Threads;
 
 /// Instruction set of the CPU kernels. Bits do not depend on it; speed does.
+///
+/// Other crates cannot name the vector ones as values: they come from detection alone, since running them elsewhere
+/// would be undefined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isa {
     /// Plain Rust: any architecture.
     Portable,
     /// AVX2, FMA and F16C.
     #[cfg(target_arch = "x86_64")]
+    #[non_exhaustive]
     Avx2,
     /// AVX-512 F, BW, DQ and VL.
     #[cfg(target_arch = "x86_64")]
+    #[non_exhaustive]
     Avx512,
 }
 

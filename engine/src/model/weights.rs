@@ -2,6 +2,7 @@
 //! the old one in place.
 
 use ptx::ops::linear::Packed;
+use ptx::ops::round;
 use ptx::{Cpu, DType};
 
 use crate::checkpoint::{Checkpoint, CheckpointError};
@@ -139,17 +140,21 @@ impl Model {
         }
     }
 
-    /// Writes weights version `version` over the present one. The scales of the KV cache are part of the version and
+    /// Writes weights version `version` over the present one. Where a recipe rounds matmul inputs to bf16, every
+    /// parameter is rounded to bf16 before it takes its own format, norm gains and biases included: so a folder under
+    /// such a recipe and version 0 of a bf16 run have the same bits, in whatever format the folder is. The scales of the KV cache are part of the version and
     /// are computed here, from the weights alone. After a failure the model refuses to run until an update succeeds.
     pub fn update(&mut self, cpu: &Cpu, version: u64, source: &mut dyn WeightSource) -> Result<(), CheckpointError> {
         self.complete = false;
         let c = &self.config;
         let longest = c.hidden.max(c.ffn).max(c.heads * c.head_dim);
         let mut block = vec![0.0; BLOCK.min(longest * longest.max(c.vocab)).max(longest)];
-        let mut read = Reader { cpu, source, block: &mut block };
+        let whole = self.recipe.head_activations;
+        let mut read = Reader { cpu, source, block: &mut block, activations: whole };
         read.matrix("model.embed_tokens.weight", &mut self.embed)?;
         for (index, layer) in self.layers.iter_mut().enumerate() {
             let name = |rest: &str| format!("model.layers.{index}.{rest}");
+            read.activations = layer.activations;
             read.vector(&name("input_layernorm.weight"), &mut layer.attn_norm)?;
             for (unit, matrix) in [("q", &mut layer.q), ("k", &mut layer.k), ("v", &mut layer.v), ("o", &mut layer.o)] {
                 read.matrix(&name(&format!("self_attn.{unit}_proj.weight")), matrix)?;
@@ -175,6 +180,7 @@ impl Model {
                 kv_scale::set(&self.config, row, layer);
             }
         }
+        read.activations = whole;
         read.vector("model.norm.weight", &mut self.norm)?;
         if let Some(head) = &mut self.head {
             read.matrix("lm_head.weight", head)?;
@@ -216,6 +222,8 @@ struct Reader<'a> {
     cpu: &'a Cpu,
     source: &'a mut dyn WeightSource,
     block: &'a mut [f32],
+    /// Of the layer that is being read.
+    activations: Activations,
 }
 
 impl Reader<'_> {
@@ -226,6 +234,9 @@ impl Reader<'_> {
             let rows = step.min(n - first);
             let block = &mut self.block[..rows * k];
             self.source.rows(name, first, rows, block)?;
+            if self.activations == Activations::Bf16 && matrix.dtype() != DType::Bf16 {
+                round::bf16(self.cpu, block);
+            }
             matrix.set_rows(self.cpu, first, block);
         }
         self.source.finished(name);
@@ -234,6 +245,9 @@ impl Reader<'_> {
 
     fn vector(&mut self, name: &str, into: &mut [f32]) -> Result<(), CheckpointError> {
         self.source.rows(name, 0, into.len(), into)?;
+        if self.activations == Activations::Bf16 {
+            round::bf16(self.cpu, into);
+        }
         self.source.finished(name);
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! The ranges of the run file's values.
 
+use ptx::ops::sample::Params;
+
 use super::{Config, Schedule, Task};
 
 /// A value that has the right kind and is still wrong.
@@ -48,9 +50,13 @@ impl Config {
         let must = format!("one of {}{hint}", engine::recipe::BUILT_IN.join(", "));
         need("rollout.recipe", format!("{:?}", rollout.recipe), known, &must)?;
         need("rollout.n", rollout.n, rollout.n > 0, "at least 1")?;
-        let must = "at least 0.001 and finite";
-        let temperature = rollout.temperature >= 0.001 && rollout.temperature.is_finite();
-        need("rollout.temperature", rollout.temperature, temperature, must)?;
+        let warm = |t: f64| t >= f64::from(Params::TEMPERATURE_MIN) && t <= f64::from(f32::MAX);
+        need(
+            "rollout.temperature",
+            rollout.temperature,
+            warm(rollout.temperature),
+            "more than 0, at least 1e-6, and finite",
+        )?;
         let must = "1: the loss is over the whole distribution, so rollouts are drawn from the whole of it";
         need("rollout.top_p", rollout.top_p, rollout.top_p.to_bits() == 1.0_f64.to_bits(), must)?;
         need("rollout.max_tokens", rollout.max_tokens, rollout.max_tokens > 0, "at least 1")?;
@@ -70,8 +76,8 @@ impl Config {
         need("train.beta1", train.beta1, decay(train.beta1), "at least 0 and less than 1")?;
         need("train.beta2", train.beta2, decay(train.beta2), "at least 0 and less than 1")?;
         need("eval.problems", eval.problems, eval.problems > 0, "at least 1")?;
-        let temperature = eval.temperature == 0.0 || (eval.temperature >= 0.001 && eval.temperature.is_finite());
-        need("eval.temperature", eval.temperature, temperature, "0 (greedy), or at least 0.001 and finite")?;
+        let temperature = eval.temperature == 0.0 || warm(eval.temperature);
+        need("eval.temperature", eval.temperature, temperature, "at least 0 and finite; if not 0, at least 1e-6")?;
         if let Some(checkpoint) = &self.checkpoint {
             need("checkpoint.every", checkpoint.every, checkpoint.every > 0, "at least 1")?;
         }

@@ -147,7 +147,12 @@ fn errors_name_place_key_and_remedy() {
         ),
         (with("[rollout]\nn = 0"), "run.toml:6: `rollout.n` is 0; it must be at least 1"),
         (with("[rollout]\ntop_p = 0.9"), "run.toml:6: `rollout.top_p` is 0.9; it must be 1: "),
-        (with("[rollout]\ntemperature = 0.0"), "run.toml:6: `rollout.temperature` is 0; it must be at least 0.001"),
+        (with("[rollout]\ntemperature = 0.0"), "run.toml:6: `rollout.temperature` is 0; it must be more than 0"),
+        (
+            with("[rollout]\ntemperature = 1e-7"),
+            "run.toml:6: `rollout.temperature` is 0.0000001; it must be more than 0",
+        ),
+        (with("[rollout]\ntemperature = 1e39"), "run.toml:6: `rollout.temperature` is 1000"),
         (with("[rollout]\nmax_tokens = 0"), "run.toml:6: `rollout.max_tokens` is 0; it must be at least 1"),
         (
             with("[rollout]\nrecipe = ''"),
@@ -170,7 +175,8 @@ fn errors_name_place_key_and_remedy() {
             "run.toml:1: `budget` is \"of\"; it must be \"off\"; did you mean \"off\"?",
         ),
         (with("[eval]\nproblems = 0"), "run.toml:6: `eval.problems` is 0; it must be at least 1"),
-        (with("[eval]\ntemperature = -1"), "run.toml:6: `eval.temperature` is -1; it must be 0 (greedy)"),
+        (with("[eval]\ntemperature = -1"), "run.toml:6: `eval.temperature` is -1; it must be at least 0"),
+        (with("[eval]\ntemperature = 1e-7"), "run.toml:6: `eval.temperature` is 0.0000001; it must be at least 0"),
         (with("[checkpoint]\nevery = 0"), "run.toml:6: `checkpoint.every` is 0; it must be at least 1"),
         (with("len_min = 20"), "run.toml:5: `task.len_min` is 20; it must be 1 to 12"),
         (SMALLEST.replace("copy", "copi"), "run.toml:4: `task.name` is \"copi\"; it must be \"modular-chain\" or"),

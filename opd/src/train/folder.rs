@@ -9,10 +9,23 @@ use crate::config::Config;
 /// Keys that a resumed run may change: how far it goes and how it is watched, not what is computed on the way.
 const FREE: [&str; 4] = ["updates", "eval", "checkpoint", "out"];
 
+fn holds_run(out: &Path) -> bool {
+    ["config.toml", "metrics.jsonl", "checkpoints"].iter().any(|name| out.join(name).exists())
+}
+
+/// The first of `models` that [`set_aside`] would move away with an earlier run in `out`.
+#[must_use]
+pub fn model_inside<'a>(out: &Path, models: [&'a Path; 2]) -> Option<&'a Path> {
+    if !holds_run(out) {
+        return None;
+    }
+    let out = out.canonicalize().ok()?;
+    models.into_iter().find(|model| model.canonicalize().is_ok_and(|model| model.starts_with(&out)))
+}
+
 /// Moves a run that `out` holds to `out.1`, `out.2`, ... (the first name that is free) and returns where it went.
 pub fn set_aside(out: &Path) -> Result<Option<PathBuf>, SaveError> {
-    let holds_run = ["config.toml", "metrics.jsonl", "checkpoints"].iter().any(|name| out.join(name).exists());
-    if !holds_run {
+    if !holds_run(out) {
         return Ok(None);
     }
     let aside = (1_u32..)

@@ -21,7 +21,7 @@ use ptx::ops::sample::Params;
 
 use crate::clock::Stopwatch;
 use crate::config::Config;
-use crate::eval::{EvalSettings, collect, evaluate, row};
+use crate::eval::{EvalSettings, PromptFailed, collect, evaluate, row};
 use crate::learner::{Learner, Views};
 use crate::loss::{LossError, Objective, Sums, View};
 use crate::master::Master;
@@ -30,7 +30,7 @@ use crate::side::Side;
 use crate::source::{Asked, Source};
 use crate::tasks::Split;
 
-pub use folder::set_aside;
+pub use folder::{model_inside, set_aside};
 pub use open::OpenError;
 pub use report::{EvalReport, Summary, UpdateReport};
 pub use save::SaveError;
@@ -53,6 +53,14 @@ pub enum TrainError {
         prompt: u64,
         /// Why.
         source: RequestError,
+    },
+    /// An evaluation could not be run.
+    #[error("evaluation after update {update}: {source}")]
+    Eval {
+        /// Updates done.
+        update: u64,
+        /// Which prompt, and why.
+        source: PromptFailed,
     },
     /// The loss is not a number.
     #[error("update {update}: the loss is not finite at rollout {rollout}, {source}")]
@@ -267,7 +275,11 @@ impl Trainer {
             finished += 1;
             tick(finished);
         })
-        .map_err(|source| TrainError::Rollout { update, prompt: first, source })?;
+        .map_err(|PromptFailed { prompt, source }| TrainError::Rollout {
+            update,
+            prompt: first + prompt as u64,
+            source,
+        })?;
         Ok((asked, rollouts))
     }
 
@@ -344,11 +356,11 @@ impl Trainer {
         (!judged.is_empty()).then(|| judged.iter().filter(|&&c| c).count() as u64)
     }
 
-    /// Accuracy on held-out prompts at training precision, and the distance to the teacher on completions that the
+    /// Accuracy on the test split's prompts at training precision, and the distance to the teacher on completions that the
     /// student samples for some of them.
     pub fn evaluate(&mut self) -> Result<EvalReport, TrainError> {
         let update = self.master.updates;
-        let failed = |source| TrainError::Rollout { update, prompt: 0, source };
+        let failed = |source| TrainError::Eval { update, source };
         let problems = self.config.eval.problems as usize;
         let problems = self.source.len().map_or(problems, |n| n.min(problems));
         let settings = EvalSettings {

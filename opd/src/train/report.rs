@@ -46,12 +46,12 @@ pub struct UpdateReport {
     pub sync_s: f64,
 }
 
-/// One evaluation.
+/// One evaluation, on held-out prompts of a task, or on the first prompts of a file, which training visits too.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EvalReport {
     /// Updates done.
     pub update: u64,
-    /// Share of right completions on held-out prompts, where they can be judged.
+    /// Share of right completions, where they can be judged.
     pub accuracy: Option<f64>,
     /// Right completions.
     pub correct: u64,
@@ -59,7 +59,7 @@ pub struct EvalReport {
     pub judged: u64,
     /// Completions cut off by length.
     pub truncated: u64,
-    /// KL(student || teacher) on held-out prompts and the student's own completions, nats per token.
+    /// KL(student || teacher) on the student's own completions, nats per token.
     pub kl_teacher: f64,
 }
 

@@ -87,8 +87,8 @@ impl Trainer {
             let path = path.to_owned();
             move |source| SaveError::Io { path, source }
         };
-        if dir.join(SEAL).exists() {
-            return Ok(dir); // this very version is there, whole
+        if read_seal(&dir).is_some_and(|seal| is_whole(&dir, &seal)) {
+            return Ok(dir); // this very version is there; a damaged one is replaced
         }
         fs::create_dir_all(dir.parent().expect("a folder in out")).map_err(io(&dir))?;
         let precision = self.master.precision().dtype();
@@ -185,18 +185,22 @@ fn newest(out: &Path) -> Result<Option<(PathBuf, Seal)>, SaveError> {
             drop(fs::remove_dir_all(&dir));
             continue;
         }
-        let Ok(text) = fs::read(dir.join(SEAL)) else { continue };
-        let Ok(seal) = serde_json::from_slice::<Seal>(&text) else { continue };
-        found.push((dir, seal));
-    }
-    found.sort_by_key(|(_, seal)| std::cmp::Reverse(seal.update));
-    for (dir, seal) in found {
-        if let Ok(file) = MappedFile::open(&dir.join(STATE))
-            && seal.format == 1
-            && blake3::hash(file.bytes()).to_hex().to_string() == seal.state_blake3
-        {
-            return Ok(Some((dir, seal)));
+        if let Some(seal) = read_seal(&dir) {
+            found.push((dir, seal));
         }
     }
-    Ok(None)
+    found.sort_by_key(|(_, seal)| std::cmp::Reverse(seal.update));
+    Ok(found.into_iter().find(|(dir, seal)| is_whole(dir, seal)))
+}
+
+/// The seal of a checkpoint, if it has a readable one.
+fn read_seal(dir: &Path) -> Option<Seal> {
+    serde_json::from_slice(&fs::read(dir.join(SEAL)).ok()?).ok()
+}
+
+/// Whether the state is the one that was sealed.
+fn is_whole(dir: &Path, seal: &Seal) -> bool {
+    seal.format == 1
+        && MappedFile::open(&dir.join(STATE))
+            .is_ok_and(|file| blake3::hash(file.bytes()).to_hex().to_string() == seal.state_blake3)
 }
