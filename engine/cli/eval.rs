@@ -61,7 +61,7 @@ pub fn run(args: &EvalArgs, global: &Global) -> Result<ExitCode, Failure> {
     };
     stop_ids.extend(source.stop_ids());
     let max_tokens = args.max_tokens.unwrap_or(tokens);
-    let problems = source.len().map_or(args.problems, |n| n.min(args.problems));
+    let problems = source.test_len().map_or(args.problems, |n| n.min(args.problems));
     let limits = Limits::default();
     let (mut engine, origin) =
         folder.load(&cpu, &args.model, problems.min(limits.batch), longest.saturating_add(max_tokens))?;

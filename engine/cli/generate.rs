@@ -75,7 +75,11 @@ pub fn run(args: &GenerateArgs, global: &Global) -> Result<ExitCode, Failure> {
             top_logprobs: args.logprobs,
         })
         .collect();
-    let mut out = args.out.as_ref().map(|path| super::open::LineFile::create(path)).transpose()?;
+    let mut out = args
+        .out
+        .as_ref()
+        .map(|path| super::open::LineFile::create(path, [args.input.prompts.as_ref(), args.input.ids.as_ref()]))
+        .transpose()?;
     let bar = global.bar(requests.len() as u64 * u64::from(args.n), "rollouts");
     bar.set_message("generate");
     let (mut rows, mut failed) = (Vec::new(), Vec::new());

@@ -170,7 +170,14 @@ pub struct LineFile {
 }
 
 impl LineFile {
-    pub fn create(path: &Path) -> Result<LineFile, Failure> {
+    pub fn create(path: &Path, inputs: [Option<&PathBuf>; 2]) -> Result<LineFile, Failure> {
+        if std::fs::metadata(path).is_ok_and(|meta| !meta.is_file()) {
+            return Err(format!("{}: exists and is not a file; name a file to write", path.display()).into());
+        }
+        let same = |input: &PathBuf| path.canonicalize().is_ok_and(|p| input.canonicalize().is_ok_and(|i| i == p));
+        if inputs.into_iter().flatten().any(same) {
+            return Err(format!("{}: is the input too; --out would replace it", path.display()).into());
+        }
         let mut part = path.as_os_str().to_owned();
         part.push(".part");
         let part = PathBuf::from(part);

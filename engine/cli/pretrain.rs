@@ -87,6 +87,24 @@ pub fn run(args: &PretrainArgs, global: &Global) -> Result<ExitCode, Failure> {
     if args.until.is_some() && args.eval_every == 0 {
         return Err("--until looks at evaluations on the way: give --eval-every too".into());
     }
+    if args.out.exists() {
+        return Err(format!("{} exists already; pretrain never overwrites a model", args.out.display()).into());
+    }
+    for (option, value, ok) in [
+        ("--lr", args.lr, args.lr > 0.0 && args.lr.is_finite()),
+        ("--clip", args.clip, args.clip > 0.0),
+        ("--weight-decay", args.weight_decay, args.weight_decay >= 0.0 && args.weight_decay.is_finite()),
+    ] {
+        if !ok {
+            return Err(format!("{option} is {value}; it must be a positive number").into());
+        }
+    }
+    if args.problems == 0 {
+        return Err("--problems must be at least 1".into());
+    }
+    if let Some(until) = args.until.filter(|until| !(0.0..=1.0).contains(until)) {
+        return Err(format!("--until is {until}; an accuracy is between 0 and 1").into());
+    }
     let cpu = global.cpu()?;
     let start = Checkpoint::open(&args.model)?;
     let settings = PretrainSettings {

@@ -55,7 +55,7 @@ pub fn run(args: &ScoreArgs, global: &Global) -> Result<ExitCode, Failure> {
     bar.finish_and_clear();
     let (wall_s, tokens) = (watch.elapsed_s(), rows.iter().map(Vec::len).sum::<usize>());
     if let Some(path) = &args.out {
-        let mut out = LineFile::create(path)?;
+        let mut out = LineFile::create(path, [args.input.prompts.as_ref(), args.input.ids.as_ref()])?;
         for (ids, logprobs) in rows.iter().zip(&logprobs) {
             out.line(
                 &json!({"ids": ids, "logprobs": logprobs, "recipe": origin.recipe_hash, "model": origin.model_hash}),

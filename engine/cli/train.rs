@@ -32,7 +32,12 @@ pub struct TrainArgs {
 pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
     let config = Config::load(&args.file, &args.set)?;
     if args.dry_run {
-        super::print(format_args!("{}", config.to_toml()))?;
+        let text = config.to_toml();
+        if global.json {
+            global.print_json(&json!({"config": text}))?;
+        } else {
+            super::print(format_args!("{text}"))?;
+        }
         return Ok(ExitCode::SUCCESS);
     }
     let out = &config.out;
@@ -48,9 +53,8 @@ pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
     let cpu = global.cpu()?;
     let mut trainer = Trainer::open(config, cpu, args.resume)?;
     let config = trainer.config().clone();
-    if !args.resume
-        && let Some(aside) = opd::train::set_aside(&config.out)?
-    {
+    let (_lock, aside) = opd::train::prepare(&config.out, args.resume)?;
+    if let Some(aside) = aside {
         eprintln!("{} held a run already; it is in {} now", config.out.display(), aside.display());
     }
     let origin = trainer.origin();
@@ -114,13 +118,14 @@ pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
     bar.finish_and_clear();
     let summary = trainer.summary();
     let wall_s = watch.elapsed_s();
-    let curve = opd::curve::write(&config.out)?;
+    if let Err(error) = opd::curve::write(&config.out) {
+        eprintln!("warning: no picture of the run: {error}");
+    }
     if !global.json {
-        super::print(format_args!("{}", table(&config, &before, &after, &summary, wall_s)))?;
+        super::print(format_args!("{}", table(&config, trainer.holds_out(), &before, &after, &summary, wall_s)))?;
         super::print(format_args!(
-            "\n{}: checkpoints, metrics.jsonl, rollouts.jsonl, {}\n",
-            config.out.display(),
-            curve.display()
+            "\n{}: checkpoints, metrics.jsonl, rollouts.jsonl, curve.svg\n",
+            config.out.display()
         ))?;
     }
     global.print_json(&json!({
@@ -151,11 +156,12 @@ fn say_eval(report: &EvalReport) {
     );
 }
 
-fn table(config: &Config, before: &EvalReport, after: &EvalReport, s: &Summary, wall_s: f64) -> String {
+fn table(config: &Config, held_out: bool, before: &EvalReport, after: &EvalReport, s: &Summary, wall_s: f64) -> String {
     let mut quality = Table::new(["", "before", "after"]);
     let prompts = match config.task {
         Task::Procedural(_) => "accuracy, held out",
-        Task::Prompts(_) => "accuracy, first prompts", // of the file: training visits them too
+        Task::Prompts(_) if !held_out => "accuracy, trained prompts", // the file is too small to split
+        Task::Prompts(_) => "accuracy, held out",
     };
     quality.row([prompts.into(), percent(before.accuracy), percent(after.accuracy)]);
     quality.row([
@@ -201,14 +207,18 @@ struct Log {
 }
 
 impl Log {
-    /// Opens the folder for a run that goes on after `updates` updates; lines of later ones, written before an
+    /// Opens the logs in `out` for a run that goes on after `updates` updates; lines of later ones, written before an
     /// interruption, are dropped, since those updates are done again. A new run starts with empty files.
     fn open(out: &Path, config: &str, updates: Option<u64>) -> Result<Log, Failure> {
         let named = |path: &Path, e: std::io::Error| -> Failure { format!("{}: {e}", path.display()).into() };
-        fs::create_dir_all(out).map_err(|e| named(out, e))?;
         let (metrics_path, rollouts_path) = (out.join("metrics.jsonl"), out.join("rollouts.jsonl"));
         let config_path = out.join("config.toml");
-        fs::write(&config_path, config).map_err(|e| named(&config_path, e))?;
+        if fs::read_to_string(&config_path).ok().as_deref() != Some(config) {
+            // By renaming, so that a run killed right here can still be resumed.
+            let part = out.join("config.toml.part");
+            fs::write(&part, config).map_err(|e| named(&part, e))?;
+            fs::rename(&part, &config_path).map_err(|e| named(&config_path, e))?;
+        }
         for path in [&metrics_path, &rollouts_path] {
             match updates {
                 Some(updates) => keep_until(path, updates),

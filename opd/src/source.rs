@@ -8,7 +8,7 @@ use ptx::rng::{Purpose, Stream};
 
 use crate::answer::same_number;
 use crate::prompts::{self, PromptError};
-use crate::tasks::{EOS, Problem, Split, TaskSpec};
+use crate::tasks::{EOS, Problem, Split, TaskSpec, split_of};
 
 /// Prompts and a judge.
 #[derive(Debug)]
@@ -28,6 +28,10 @@ pub enum Source {
         tokenizer: Option<Box<Tokenizer>>,
         /// Seed of the order.
         seed: u64,
+        /// Rows to train on.
+        train: Vec<usize>,
+        /// Rows to judge by: all of them until [`Source::hold_out`] sets some apart.
+        test: Vec<usize>,
     },
 }
 
@@ -113,16 +117,42 @@ impl Source {
             })?;
             rows.push((ids, prompt.answer));
         }
-        Ok(Source::File { rows, tokenizer: tokenizer.map(Box::new), seed })
+        let all: Vec<usize> = (0..rows.len()).collect();
+        Ok(Source::File { rows, tokenizer: tokenizer.map(Box::new), seed, train: all.clone(), test: all })
+    }
+
+    /// Sets an eighth of a file's prompts apart for evaluation, by the hash of their ids, so that no prompt is in both
+    /// splits. A file too small for that keeps all prompts in both. Tasks have disjoint splits anyway.
+    #[must_use]
+    pub fn hold_out(mut self) -> Source {
+        if let Source::File { rows, train, test, .. } = &mut self {
+            let (for_test, for_train): (Vec<usize>, Vec<usize>) =
+                (0..rows.len()).partition(|&at| split_of(&rows[at].0) == Split::Test);
+            if !for_test.is_empty() && !for_train.is_empty() {
+                (*train, *test) = (for_train, for_test);
+            }
+        }
+        self
+    }
+
+    /// Whether the two splits share no prompt.
+    #[must_use]
+    pub fn holds_out(&self) -> bool {
+        match self {
+            Source::Task { .. } => true,
+            Source::File { train, test, .. } => test.iter().all(|at| !train.contains(at)),
+        }
     }
 
     /// Leaves out prompts of more than `max` tokens.
     pub fn shorter_than(mut self, max: usize, file: &Path) -> Result<Source, SourceError> {
-        if let Source::File { rows, .. } = &mut self {
+        if let Source::File { rows, train, test, .. } = &mut self {
             rows.retain(|(ids, _)| ids.len() <= max);
             if rows.is_empty() {
                 return Err(SourceError::AllTooLong { file: file.to_owned(), max });
             }
+            *train = (0..rows.len()).collect();
+            test.clone_from(train);
         }
         Ok(self)
     }
@@ -136,7 +166,7 @@ impl Source {
         }
     }
 
-    /// Prompt number `index` of a split. A file's test split is its own order from the start.
+    /// Prompt number `index` of a split. A file's training prompts come in shuffled passes, its test prompts in order.
     #[must_use]
     pub fn ask(&self, split: Split, index: u64) -> Asked {
         match self {
@@ -144,13 +174,14 @@ impl Source {
                 let problem = spec.problem(*seed, split, index);
                 Asked { prompt: problem.prompt.clone(), judge: Judge::Problem(problem) }
             }
-            Source::File { rows, seed, .. } => {
-                let len = rows.len() as u64;
+            Source::File { rows, seed, train, test, .. } => {
+                let split_rows = if split == Split::Train { train } else { test };
+                let len = split_rows.len() as u64;
                 let (pass, at) = (index / len, usize::try_from(index % len).expect("an index of the file"));
                 let at = match split {
-                    Split::Test => at,
+                    Split::Test => split_rows[at],
                     Split::Train => {
-                        let mut order: Vec<usize> = (0..rows.len()).collect();
+                        let mut order = split_rows.clone();
                         Stream::new(*seed, Purpose::Data, pass).shuffle(&mut order);
                         order[at]
                     }
@@ -182,18 +213,44 @@ impl Source {
         }
     }
 
-    /// How many different prompts there are, where that is known.
+    /// How many different prompts there are to judge by, where that is known.
     #[must_use]
-    pub fn len(&self) -> Option<usize> {
+    pub fn test_len(&self) -> Option<usize> {
         match self {
             Source::Task { .. } => None,
-            Source::File { rows, .. } => Some(rows.len()),
+            Source::File { test, .. } => Some(test.len()),
         }
     }
+}
 
-    /// True when there is no prompt.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == Some(0)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(lines: u32) -> Source {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("prompts.jsonl");
+        let text: String = (0..lines).map(|i| format!("{{\"ids\": [{i}, 7]}}\n")).collect();
+        std::fs::write(&path, text).expect("written");
+        Source::open_file(&path, None, None, 3).expect("reads")
+    }
+
+    #[test]
+    fn no_prompt_is_trained_on_and_judged_by() {
+        let source = file(200).hold_out();
+        let tests = source.test_len().expect("a file") as u64;
+        assert!((10..50).contains(&tests) && source.holds_out(), "{tests} of 200");
+        let judged: Vec<_> = (0..tests).map(|i| source.ask(Split::Test, i).prompt).collect();
+        let mut trained: Vec<_> = (0..200 - tests).map(|i| source.ask(Split::Train, i).prompt).collect();
+        assert!(trained.iter().all(|prompt| !judged.contains(prompt)));
+        trained.sort();
+        trained.dedup();
+        assert_eq!(trained.len() as u64, 200 - tests, "a pass visits every prompt once");
+    }
+
+    #[test]
+    fn a_file_that_nothing_trains_on_is_judged_whole() {
+        assert_eq!(file(20).test_len(), Some(20));
+        assert!(!file(1).hold_out().holds_out(), "one prompt cannot be split");
     }
 }

@@ -117,6 +117,12 @@ pub enum CheckpointError {
     /// A weight that is no number.
     #[error("{}: tensor {tensor}, element {index} at byte {offset}, is {value}; weights are finite", .file.display())]
     NonFinite { file: PathBuf, tensor: String, index: usize, offset: usize, value: f32 },
+    /// Weights so large that no scale of an 8-bit cache holds what they project to.
+    #[error(
+        "layer {layer}, weights version {version}: keys or values could exceed f32, so the 8-bit KV cache has no scale; \
+         the weights have diverged: lower the learning rate, or take a recipe with a bf16 cache"
+    )]
+    KvBound { layer: usize, version: u64 },
     /// A name that is no parameter.
     #[error("{}: there is no tensor {tensor}{hint}", .dir.display())]
     NoSuchTensor { dir: PathBuf, tensor: String, hint: String },

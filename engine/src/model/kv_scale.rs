@@ -14,8 +14,8 @@ use crate::recipe::LayerRecipe;
 
 const MARGIN: f64 = 1.02;
 
-/// Sets the scales of `layer` from its weights.
-pub(crate) fn set(config: &ModelConfig, recipe: &LayerRecipe, layer: &mut Layer) {
+/// Sets the scales of `layer` from its weights; nothing when a bound is beyond f32, as weights that diverged give it.
+pub(crate) fn set(config: &ModelConfig, recipe: &LayerRecipe, layer: &mut Layer) -> Option<()> {
     let dim = config.head_dim;
     if recipe.k == DType::E4m3 {
         let rope = f64::from(config.rope.attention_factor());
@@ -30,7 +30,7 @@ pub(crate) fn set(config: &ModelConfig, recipe: &LayerRecipe, layer: &mut Layer)
                     max.max(root(config.hidden) * norms[i].hypot(norms[j]) + bias.map_or(0.0, of))
                 }),
             };
-            *scale = scale_for(bound * rope);
+            *scale = scale_for(bound * rope)?;
         }
     }
     if recipe.v == DType::E4m3 {
@@ -40,9 +40,10 @@ pub(crate) fn set(config: &ModelConfig, recipe: &LayerRecipe, layer: &mut Layer)
             let bound = (head * dim..(head + 1) * dim).fold(0.0_f64, |max, i| {
                 max.max(root(config.hidden) * norms[i] + bias.map_or(0.0, |b| f64::from(b[i]).abs()))
             });
-            *scale = scale_for(bound);
+            *scale = scale_for(bound)?;
         }
     }
+    Some(())
 }
 
 #[allow(clippy::cast_precision_loss)] // sizes of models
@@ -50,9 +51,10 @@ fn root(n: usize) -> f64 {
     (n as f64).sqrt()
 }
 
-#[allow(clippy::cast_possible_truncation)] // a bound that overflows f32 is caught by scale_pow2
-fn scale_for(bound: f64) -> f32 {
-    scale_pow2((bound * MARGIN) as f32, E4M3_MAX)
+#[allow(clippy::cast_possible_truncation)] // a bound beyond f32 becomes infinite
+fn scale_for(bound: f64) -> Option<f32> {
+    let bound = (bound * MARGIN) as f32;
+    bound.is_finite().then(|| scale_pow2(bound, E4M3_MAX))
 }
 
 /// `norm(w_i * gain)` of every row, of the weights as they are stored.

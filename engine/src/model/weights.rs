@@ -177,7 +177,7 @@ impl Model {
             }
             let row = &self.recipe.layers[index];
             if row.k == DType::E4m3 || row.v == DType::E4m3 {
-                kv_scale::set(&self.config, row, layer);
+                kv_scale::set(&self.config, row, layer).ok_or(CheckpointError::KvBound { layer: index, version })?;
             }
         }
         read.activations = whole;

@@ -158,6 +158,10 @@ pub(super) fn parse(
     if let Task::Prompts(task) = &mut config.task {
         task.prompts = folder.join(&task.prompts);
     }
+    if config.out.as_os_str().is_empty() {
+        let fault = Fault { key: "out".into(), value: "\"\"".into(), must: "the name of a folder".into() };
+        return Err(ConfigError::Range { at: origins.at("out"), fault });
+    }
     config.out = here.join(&config.out);
     config.check().map_err(|fault| ConfigError::Range { at: origins.at(&fault.key), fault })?;
     Ok(config)

@@ -13,7 +13,7 @@ fn holds_run(out: &Path) -> bool {
     ["config.toml", "metrics.jsonl", "checkpoints"].iter().any(|name| out.join(name).exists())
 }
 
-/// The first of `models` that [`set_aside`] would move away with an earlier run in `out`.
+/// The first of `models` that [`prepare`] would move away with an earlier run in `out`.
 #[must_use]
 pub fn model_inside<'a>(out: &Path, models: [&'a Path; 2]) -> Option<&'a Path> {
     if !holds_run(out) {
@@ -23,27 +23,56 @@ pub fn model_inside<'a>(out: &Path, models: [&'a Path; 2]) -> Option<&'a Path> {
     models.into_iter().find(|model| model.canonicalize().is_ok_and(|model| model.starts_with(&out)))
 }
 
-/// Moves a run that `out` holds to `out.1`, `out.2`, ... (the first name that is free) and returns where it went.
-pub fn set_aside(out: &Path) -> Result<Option<PathBuf>, SaveError> {
-    if !holds_run(out) {
-        return Ok(None);
+/// Keeps a run's folder to one process; given back when dropped, or when the process dies.
+#[derive(Debug)]
+pub struct FolderLock {
+    _file: fs::File,
+}
+
+impl FolderLock {
+    fn take(out: &Path) -> Result<FolderLock, SaveError> {
+        let path = out.join(".lock");
+        let io = |source| SaveError::Io { path: path.clone(), source };
+        let file = fs::OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(io)?;
+        match file.try_lock() {
+            Ok(()) => Ok(FolderLock { _file: file }),
+            Err(fs::TryLockError::WouldBlock) => Err(SaveError::Busy { path: out.to_owned() }),
+            Err(fs::TryLockError::Error(source)) => Err(io(source)),
+        }
     }
-    let aside = (1_u32..)
-        .map(|n| {
-            let mut name = out.as_os_str().to_owned();
-            name.push(format!(".{n}"));
-            PathBuf::from(name)
-        })
-        .find(|path| !path.exists())
-        .expect("some number is free");
-    fs::rename(out, &aside).map_err(|source| SaveError::Io { path: out.to_owned(), source })?;
-    Ok(Some(aside))
+}
+
+/// Makes `out` the folder of this process's run. Unless it goes on with the run there, that run is moved to `out.1`,
+/// `out.2`, ... (the first name that is free); where it went is returned too.
+pub fn prepare(out: &Path, resume: bool) -> Result<(FolderLock, Option<PathBuf>), SaveError> {
+    if out.join("config.json").exists() {
+        return Err(SaveError::ModelFolder { path: out.to_owned() });
+    }
+    let io = |source| SaveError::Io { path: out.to_owned(), source };
+    let mut aside = None;
+    if !resume && holds_run(out) {
+        let _nobody_writes = FolderLock::take(out)?;
+        let free = (1_u32..)
+            .map(|n| {
+                let mut name = out.as_os_str().to_owned();
+                name.push(format!(".{n}"));
+                PathBuf::from(name)
+            })
+            .find(|path| !path.exists())
+            .expect("some number is free");
+        fs::rename(out, &free).map_err(io)?;
+        aside = Some(free);
+    }
+    fs::create_dir_all(out).map_err(io)?;
+    Ok((FolderLock::take(out)?, aside))
 }
 
 /// Whether `config` goes on with the run that `out` holds: everything that decides a bit must be as it was.
 pub(super) fn check_same(config: &Config) -> Result<(), SaveError> {
     let path = config.out.join("config.toml");
     let text = match fs::read_to_string(&path) {
+        // A run that was killed before it wrote anything.
+        Ok(text) if text.is_empty() => return Ok(()),
         Ok(text) => text,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         Err(source) => return Err(SaveError::Io { path, source }),

@@ -30,7 +30,7 @@ use crate::side::Side;
 use crate::source::{Asked, Source};
 use crate::tasks::Split;
 
-pub use folder::{model_inside, set_aside};
+pub use folder::{FolderLock, model_inside, prepare};
 pub use open::OpenError;
 pub use report::{EvalReport, Summary, UpdateReport};
 pub use save::SaveError;
@@ -159,6 +159,12 @@ impl Trainer {
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// Whether evaluation uses prompts that training never visits.
+    #[must_use]
+    pub fn holds_out(&self) -> bool {
+        self.source.holds_out()
     }
 
     /// Who takes part.
@@ -362,7 +368,7 @@ impl Trainer {
         let update = self.master.updates;
         let failed = |source| TrainError::Eval { update, source };
         let problems = self.config.eval.problems as usize;
-        let problems = self.source.len().map_or(problems, |n| n.min(problems));
+        let problems = self.source.test_len().map_or(problems, |n| n.min(problems));
         let settings = EvalSettings {
             problems,
             temperature: narrow(self.config.eval.temperature),

@@ -233,7 +233,7 @@ fn source(config: &Config, tokenizer: Option<Tokenizer>) -> Result<(Source, usiz
             let chat = ChatTemplate::open(&config.student)
                 .map_err(|source| OpenError::Chat { dir: config.student.clone(), source })?;
             let source = Source::open_file(&task.prompts, tokenizer, chat.as_ref(), config.seed)?;
-            let source = source.shorter_than(task.max_prompt as usize, &task.prompts)?;
+            let source = source.shorter_than(task.max_prompt as usize, &task.prompts)?.hold_out();
             let longest = source.longest();
             Ok((source, longest))
         }

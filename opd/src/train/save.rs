@@ -35,6 +35,18 @@ pub enum SaveError {
     /// The model folder.
     #[error(transparent)]
     Model(#[from] CheckpointError),
+    /// Another process writes there.
+    #[error("{path}: another run is writing there; wait for it, or set `out` to another folder", path = path.display())]
+    Busy {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A run does not go into a model's folder.
+    #[error("{path}: is a model folder; set `out` to a folder of the run's own", path = path.display())]
+    ModelFolder {
+        /// The folder.
+        path: PathBuf,
+    },
     /// The run was configured otherwise.
     #[error(
         "{path}: the run there has another value of `{key}`; --resume goes on with the same run, so give the run file \
