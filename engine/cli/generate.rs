@@ -41,7 +41,7 @@ pub struct GenerateArgs {
     /// Report this many most likely tokens at each step.
     #[arg(long, default_value_t = 0)]
     logprobs: usize,
-    /// Report logprobs of the prompt's tokens too.
+    /// Report logprobs of the prompt's tokens too, at temperature 1.
     #[arg(long)]
     prompt_logprobs: bool,
     /// Sequences decoded at a time.
@@ -101,10 +101,11 @@ pub fn run(args: &GenerateArgs, global: &Global) -> Result<ExitCode, Failure> {
     let prompt_logprobs = if args.prompt_logprobs {
         let refs: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
         let mut scores = vec![Value::Null; prompts.len()];
-        engine::rollout::score(&mut engine, &refs, 1.0, limits, &mut |i, result| {
-            if let Ok(score) = result {
-                scores[i] = json!(score.logprobs);
-            }
+        engine::rollout::score(&mut engine, &refs, 1.0, limits, &mut |index, result| match result {
+            Ok(score) => scores[index] = json!(score.logprobs),
+            // A prompt that could not be served has its error already.
+            Err(error) if failed.iter().all(|(i, _)| *i != index) => failed.push((index, error.to_string())),
+            Err(_) => {}
         });
         Some(scores)
     } else {
@@ -161,6 +162,7 @@ fn rollout_line(prompt: &[u32], rollout: &Rollout, args: &GenerateArgs, origin: 
         "prompt_ids": prompt, "ids": rollout.ids, "logprobs_rollout": rollout.logprobs,
         "versions": [[0, rollout.version]], "seed": args.seed, "sample": rollout.sample,
         "temperature": args.temperature, "top_p": args.top_p, "recipe": origin.recipe_hash,
-        "model": origin.model_hash, "finish": rollout.finish.name(),
+        "model": origin.model_hash, "finish": rollout.finish.name(), "top_k": args.top_k, "min_p": args.min_p,
+        "device": origin.device,
     })
 }

@@ -121,6 +121,7 @@ pub fn run(args: &PretrainArgs, global: &Global) -> Result<ExitCode, Failure> {
         problems: args.problems,
     };
     let watch = opd::clock::Stopwatch::start();
+    let device = cpu.to_string();
     let mut run = Pretrainer::open(cpu, &start, settings)?;
     let bar = global.bar(args.updates, "updates");
     bar.set_message("pretrain");
@@ -162,6 +163,7 @@ pub fn run(args: &PretrainArgs, global: &Global) -> Result<ExitCode, Failure> {
     global.print_json(&json!({
         "accuracy": accuracy, "ci95": [ci.low, ci.high], "n": result.judged, "loss": loss, "updates": run.updates(),
         "tokens": tokens, "wall_s": wall_s, "model": hash, "seed": args.seed,
+        "weights_version": run.updates(), "recipe_hash": run.recipe_hash(), "device": device,
     }))?;
     Ok(ExitCode::SUCCESS)
 }

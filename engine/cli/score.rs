@@ -58,7 +58,8 @@ pub fn run(args: &ScoreArgs, global: &Global) -> Result<ExitCode, Failure> {
         let mut out = LineFile::create(path, [args.input.prompts.as_ref(), args.input.ids.as_ref()])?;
         for (ids, logprobs) in rows.iter().zip(&logprobs) {
             out.line(
-                &json!({"ids": ids, "logprobs": logprobs, "recipe": origin.recipe_hash, "model": origin.model_hash}),
+                &json!({"ids": ids, "logprobs": logprobs, "recipe": origin.recipe_hash, "model": origin.model_hash,
+                "weights_version": engine.model().version(), "temperature": args.temperature, "device": origin.device}),
             )?;
         }
         out.finish()?;

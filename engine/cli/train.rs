@@ -261,6 +261,7 @@ impl Log {
                 "versions": [[0, r.version]], "seed": config.seed, "sample": r.sample,
                 "temperature": config.rollout.temperature, "top_p": config.rollout.top_p,
                 "recipe": origin.recipe_hash, "model": origin.student, "finish": r.finish.name(),
+                "top_k": 0, "min_p": 0.0, "device": origin.device,
             });
             text += &line.to_string();
             text.push('\n');

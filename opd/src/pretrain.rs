@@ -120,6 +120,12 @@ impl Pretrainer {
         Ok(Pretrainer { cpu, settings, source, engine, learner, master })
     }
 
+    /// Hash of the recipe that the forward pass runs in: the training precision's.
+    #[must_use]
+    pub fn recipe_hash(&self) -> String {
+        self.engine.model().recipe.hash()
+    }
+
     /// Updates done.
     #[must_use]
     pub fn updates(&self) -> u64 {
