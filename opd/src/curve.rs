@@ -130,6 +130,7 @@ fn draw(panels: &[(&str, Vec<Series>)]) -> Result<String, String> {
 fn label(y: f64, y_max: f64) -> String {
     match y_max {
         m if m < 0.01 => format!("{y:.1e}"),
+        m if m < 0.1 => format!("{y:.3}"),
         m if m < 1.0 => format!("{y:.2}"),
         m if m < 10.0 => format!("{y:.1}"),
         _ => format!("{y:.0}"),
