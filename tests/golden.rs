@@ -15,7 +15,7 @@ use opd::sequences::Row;
 use ptx::Cpu;
 use ptx::ops::adamw::AdamW;
 use ptx::ops::divergence::Kind;
-use ptx::ops::linear::Packed;
+use ptx::ops::linear::{Packed, WeightScale};
 use ptx::ops::sample::Params;
 use safetensors::SafeTensors;
 
@@ -76,7 +76,7 @@ fn case(arch: &str) -> Case {
 /// A head that turns one-hot-like hidden rows into given logits: the teacher's logits come from a file, not a model.
 fn given_logits(cpu: &Cpu, logits: &[f32], vocab: usize) -> (Packed, Vec<f32>) {
     let rows = logits.len() / vocab;
-    let mut head = Packed::new(ptx::DType::F32, vocab, rows);
+    let mut head = Packed::new(ptx::DType::F32, WeightScale::Channel, vocab, rows);
     let mut transposed = vec![0.0; vocab * rows];
     for row in 0..rows {
         for v in 0..vocab {

@@ -57,7 +57,14 @@ pub fn kv_layout(model: &Model, page_len: usize) -> Layout {
 /// Shapes of KV pages by layer: from the configuration alone.
 #[must_use]
 pub fn kv_shapes(c: &ModelConfig, recipe: &Recipe, page_len: usize) -> Vec<KvShape> {
-    let shape = |r: &LayerRecipe| KvShape { kv_heads: c.kv_heads, head_dim: c.head_dim, page_len, k: r.k, v: r.v };
+    let shape = |r: &LayerRecipe| KvShape {
+        kv_heads: c.kv_heads,
+        head_dim: c.head_dim,
+        page_len,
+        k: r.k,
+        v: r.v,
+        scale: r.kv_scale,
+    };
     recipe.layers.iter().map(shape).collect()
 }
 

@@ -4,7 +4,7 @@
 use kv::{KvCache, Layout, PoolExhausted, Sequence};
 use proptest::prelude::*;
 use ptx::DType;
-use ptx::kv_tile::KvShape;
+use ptx::kv_tile::{KvScale, KvShape};
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -32,7 +32,14 @@ const PAGES: usize = 24;
 
 /// One byte a token: the layer has one head of one e4m3 element, so a K tile is `page_len` bytes.
 fn cache() -> KvCache {
-    let layer = KvShape { kv_heads: 1, head_dim: 1, page_len: PAGE_LEN, k: DType::E4m3, v: DType::E4m3 };
+    let layer = KvShape {
+        kv_heads: 1,
+        head_dim: 1,
+        page_len: PAGE_LEN,
+        k: DType::E4m3,
+        v: DType::E4m3,
+        scale: KvScale::Static,
+    };
     KvCache::new(Layout::new(vec![layer, layer]), PAGES)
 }
 

@@ -9,6 +9,15 @@ use std::ops::Range;
 use crate::DType;
 use crate::dtype::{bf16_from_f32, bf16_to_f32, e4m3_from_f32, e4m3_to_f32};
 
+/// How the 8-bit keys and values of a layer are scaled; other formats have no scale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KvScale {
+    /// One power of two a kv head for K and one for V, given with the pages.
+    Static,
+    /// One power of two for each token and kv head, kept in the page as an exponent byte beside the codes.
+    Token,
+}
+
 /// Shape of one layer's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvShape {
@@ -22,6 +31,8 @@ pub struct KvShape {
     pub k: DType,
     /// Element format of V: f32, bf16 or e4m3.
     pub v: DType,
+    /// Scales of K and V where they are 8-bit.
+    pub scale: KvScale,
 }
 
 impl KvShape {
@@ -238,7 +249,7 @@ mod tests {
     #[test]
     fn tiles_fill_the_page_without_gap_or_overlap() {
         for (k, v) in [(DType::F32, DType::F32), (DType::Bf16, DType::E4m3), (DType::E4m3, DType::F32)] {
-            let shape = KvShape { kv_heads: 3, head_dim: 48, page_len: 16, k, v };
+            let shape = KvShape { kv_heads: 3, head_dim: 48, page_len: 16, k, v, scale: KvScale::Static };
             let mut at = 0;
             for page in 0..3 {
                 for tile in (0..3).map(|h| shape.k_tile(page, h)).chain((0..3).map(|h| shape.v_tile(page, h))) {
@@ -253,7 +264,8 @@ mod tests {
 
     #[test]
     fn broken_contracts_are_refused() {
-        let shape = KvShape { kv_heads: 2, head_dim: 16, page_len: 4, k: DType::E4m3, v: DType::E4m3 };
+        let shape =
+            KvShape { kv_heads: 2, head_dim: 16, page_len: 4, k: DType::E4m3, v: DType::E4m3, scale: KvScale::Static };
         let good = Span { first_row: 0, row_count: 5, first_position: 0, block_table: &[1, 0] };
         let bytes = 2 * shape.page_bytes();
         let attempt = |shape: KvShape, scales: &[f32], spans: &[Span<'_>]| {

@@ -3,7 +3,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ptx::ops::linear::{Job, Packed, backward_bias, backward_input, backward_weight, forward};
+use ptx::ops::linear::{Job, Packed, WeightScale, backward_bias, backward_input, backward_weight, forward};
 use ptx::{Cpu, DType, Isa};
 
 struct Counting;
@@ -34,7 +34,7 @@ fn a_warmed_step_allocates_nothing() {
     for isa in Isa::available() {
         // One thread: which tasks a second one takes, and so when it is warm, is up to the system.
         let cpu = Cpu::with_isa(1, isa);
-        let mut ws = [DType::F32, DType::Bf16, DType::E4m3].map(|dtype| Packed::new(dtype, n, k));
+        let mut ws = [DType::F32, DType::Bf16, DType::E4m3].map(|dtype| Packed::new(dtype, WeightScale::Channel, n, k));
         let (x, dy, bias) = (vec![0.25; m * k], vec![0.5; m * n], vec![1.0; n]);
         let mut ys = [vec![0.0; m * n], vec![0.0; m * n], vec![0.0; m * n]];
         let (mut dx, mut dw, mut db) = (vec![0.0; m * k], vec![0.0; n * k], vec![0.0; n]);

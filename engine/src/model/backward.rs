@@ -9,6 +9,7 @@ use ptx::ops::{embedding, linear, rmsnorm, rope, swiglu};
 
 use super::forward::{attention_shape, round_for};
 use super::{Batch, Gradients, Model, Tape};
+use crate::recipe::Proj;
 
 /// Buffers of the backward pass; they grow and are reused.
 #[derive(Debug, Default)]
@@ -83,7 +84,7 @@ pub fn backward(
         let (a, at) = (&tape.layers[index], gradients.layer(index));
         // x2 = x1 + down(swiglu(gate(mn), up(mn)))
         swiglu::forward(cpu, &a.gate, &a.up, act);
-        round_for(cpu, layer.activations, act);
+        round_for(cpu, layer.formats[Proj::Down].activations, act);
         linear::backward_weight(cpu, tokens, c.hidden, c.ffn, act, dx, gradients.tensor_mut(at.down));
         linear::backward_input(cpu, tokens, dx, &layer.down, dact, false);
         swiglu::backward(cpu, &a.gate, &a.up, dact, dgate, dup);
@@ -101,7 +102,7 @@ pub fn backward(
 
         // x1 = x0 + o(attention(q, k, v))
         attn.copy_from_slice(&a.attn);
-        round_for(cpu, layer.activations, attn);
+        round_for(cpu, layer.formats[Proj::O].activations, attn);
         linear::backward_weight(cpu, tokens, c.hidden, q_len, attn, dx, gradients.tensor_mut(at.o));
         if let Some(bias) = at.o_bias {
             linear::backward_bias(cpu, tokens, c.hidden, dx, gradients.tensor_mut(bias));

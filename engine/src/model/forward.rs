@@ -11,7 +11,7 @@ use ptx::ops::{embedding, kv_append, residual, rmsnorm, rope, round, swiglu};
 use super::tape::Acts;
 use super::{Layer, Model, Tape};
 use crate::config::ModelConfig;
-use crate::recipe::Activations;
+use crate::recipe::{Activations, Proj};
 
 /// Tokens of one step: new tokens of several sequences, each a [`Span`] whose places in the cache are reserved.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +52,18 @@ impl Workspace {
     }
 }
 
+/// Looks on while a forward pass runs; no bit depends on it.
+pub trait Observe {
+    /// The residual stream `[tokens, hidden]` at the input of decoder layer `layer`.
+    fn stream(&mut self, _layer: usize, _x: &[f32]) {}
+
+    /// Keys after norm and rotation and values of a layer, `[tokens, kv_heads * head_dim]`, as they are written to pages.
+    fn keys_values(&mut self, _layer: usize, _k: &[f32], _v: &[f32]) {}
+}
+
+/// Looks at nothing.
+impl Observe for () {}
+
 /// Runs the model over `batch`, writes its keys and values to `kv`, and leaves the last hidden rows in `ws.hidden`.
 /// With a tape it also records what [`super::backward`] needs; no bit of the result depends on it.
 pub fn forward(
@@ -62,6 +74,34 @@ pub fn forward(
     ws: &mut Workspace,
     tape: Option<&mut Tape>,
 ) {
+    run(cpu, model, kv, batch, ws, tape, None, &mut ());
+}
+
+/// As [`forward`], with somebody looking on. With `from`, a decoder layer and the residual stream at its input, the
+/// layers before it are left out: their pages are not written, and the result is what the whole pass would give.
+pub fn forward_observed(
+    cpu: &Cpu,
+    model: &Model,
+    kv: &mut KvCache,
+    batch: Batch<'_>,
+    ws: &mut Workspace,
+    from: Option<(usize, &[f32])>,
+    observe: &mut dyn Observe,
+) {
+    run(cpu, model, kv, batch, ws, None, from, observe);
+}
+
+#[allow(clippy::too_many_arguments)] // the one function behind both
+fn run(
+    cpu: &Cpu,
+    model: &Model,
+    kv: &mut KvCache,
+    batch: Batch<'_>,
+    ws: &mut Workspace,
+    tape: Option<&mut Tape>,
+    from: Option<(usize, &[f32])>,
+    observe: &mut dyn Observe,
+) {
     model.assert_complete();
     let (c, tokens) = (&model.config, batch.ids.len());
     ws.resize(c, tokens);
@@ -70,23 +110,32 @@ pub fn forward(
         Some(tape) => tape.resize(c, tokens),
         None => ws.acts.resize(c, tokens, false),
     }
-    embedding::forward(cpu, |id, row| model.embed.row(id as usize, row), c.hidden, batch.ids, &mut ws.x);
+    match from {
+        Some((_, x)) => ws.x.copy_from_slice(x),
+        None => embedding::forward(cpu, |id, row| model.embed.row(id as usize, row), c.hidden, batch.ids, &mut ws.x),
+    }
     rope::tables(cpu, batch.positions, &model.inv_freq, c.rope.attention_factor(), &mut ws.cos, &mut ws.sin);
-    for (index, layer) in model.layers.iter().enumerate() {
+    let first = from.map_or(0, |(layer, _)| layer);
+    for (index, layer) in model.layers.iter().enumerate().skip(first) {
         let shape = kv.layout().layers()[index];
         let pages = kv.arena_mut().layer_mut(index);
         let step = LayerStep { cpu, c, layer, batch, shape, cos: &ws.cos, sin: &ws.sin };
-        match &mut tape {
-            Some(tape) => step.run(&mut ws.x, &mut ws.y, &mut ws.rounded, pages, &mut tape.layers[index], true),
-            None => step.run(&mut ws.x, &mut ws.y, &mut ws.rounded, pages, &mut ws.acts, false),
-        }
+        observe.stream(index, &ws.x);
+        let keep = tape.is_some();
+        let acts = match &mut tape {
+            Some(tape) => &mut tape.layers[index],
+            None => &mut ws.acts,
+        };
+        step.run(&mut ws.x, &mut ws.y, &mut ws.rounded, pages, acts, keep);
+        let acts = tape.as_ref().map_or(&ws.acts, |tape| &tape.layers[index]);
+        observe.keys_values(index, &acts.k, &acts.v);
     }
     let inv = tape.map(|tape| {
         tape.x_last.copy_from_slice(&ws.x);
         &mut tape.x_last_inv[..]
     });
     rmsnorm::forward(cpu, c.hidden, &ws.x, &model.norm, c.eps, &mut ws.hidden, inv);
-    round_for(cpu, model.recipe.head_activations, &mut ws.hidden);
+    round_for(cpu, model.recipe.head.activations, &mut ws.hidden);
 }
 
 /// Rounds the input of a matmul as the recipe says.
@@ -94,6 +143,7 @@ pub(super) fn round_for(cpu: &Cpu, activations: Activations, x: &mut [f32]) {
     match activations {
         Activations::F32 => {}
         Activations::Bf16 => round::bf16(cpu, x),
+        Activations::E4m3 => unreachable!("no recipe resolves to it yet"),
     }
 }
 
@@ -116,7 +166,7 @@ impl LayerStep<'_> {
             a.x0.copy_from_slice(x);
         }
         rmsnorm::forward(cpu, c.hidden, x, &l.attn_norm, c.eps, &mut a.xn, Some(&mut a.xn_inv));
-        round_for(cpu, l.activations, &mut a.xn);
+        round_for(cpu, l.formats[Proj::Q].activations, &mut a.xn);
         let bias = |i: usize| l.qkv_bias.as_ref().map(|b| &b[i][..]);
         linear::forward(
             cpu,
@@ -146,7 +196,7 @@ impl LayerStep<'_> {
         attention::forward(cpu, attention_shape(c), read, batch.spans, &a.q, &mut a.attn, lse);
         let input = &mut rounded[..tokens * q_len];
         input.copy_from_slice(&a.attn);
-        round_for(cpu, l.activations, input);
+        round_for(cpu, l.formats[Proj::O].activations, input);
         linear::forward(cpu, tokens, input, &mut [Job { w: &l.o, bias: l.o_bias.as_deref(), y }]);
         residual::add(cpu, x, y);
 
@@ -154,7 +204,7 @@ impl LayerStep<'_> {
             a.x1.copy_from_slice(x);
         }
         rmsnorm::forward(cpu, c.hidden, x, &l.mlp_norm, c.eps, &mut a.mn, Some(&mut a.mn_inv));
-        round_for(cpu, l.activations, &mut a.mn);
+        round_for(cpu, l.formats[Proj::Gate].activations, &mut a.mn);
         let bias = |i: usize| l.mlp_bias.as_ref().map(|b| &b[i][..]);
         linear::forward(
             cpu,
@@ -164,7 +214,7 @@ impl LayerStep<'_> {
         );
         let input = &mut rounded[..tokens * c.ffn];
         swiglu::forward(cpu, &a.gate, &a.up, input);
-        round_for(cpu, l.activations, input);
+        round_for(cpu, l.formats[Proj::Down].activations, input);
         linear::forward(cpu, tokens, input, &mut [Job { w: &l.down, bias: bias(2), y }]);
         residual::add(cpu, x, y);
     }

@@ -12,7 +12,7 @@ mod tape;
 mod weights;
 
 pub use backward::{BackwardWorkspace, backward};
-pub use forward::{Batch, Workspace, forward};
+pub use forward::{Batch, Observe, Workspace, forward, forward_observed};
 pub use gradients::Gradients;
 pub use tape::Tape;
 pub use weights::{Layer, Model, WeightSource};

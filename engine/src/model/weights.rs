@@ -8,7 +8,7 @@ use ptx::{Cpu, DType};
 use crate::checkpoint::{Checkpoint, CheckpointError};
 use crate::config::ModelConfig;
 use crate::model::kv_scale;
-use crate::recipe::{Activations, Recipe};
+use crate::recipe::{Activations, LayerRecipe, Proj, Recipe, WeightFormat};
 
 /// Where the values of a weights version come from: a checkpoint, or the trainer's master weights.
 pub trait WeightSource {
@@ -58,8 +58,8 @@ pub struct Layer {
     pub down: Packed,
     /// Biases of gate, up, down.
     pub mlp_bias: Option<[Vec<f32>; 3]>,
-    /// Rounding of matmul inputs.
-    pub activations: Activations,
+    /// Its row of the recipe.
+    pub formats: LayerRecipe,
     /// Static scale of the keys, by kv head; 1 where keys are not quantised.
     pub k_scales: Vec<f32>,
     /// Static scale of the values, by kv head.
@@ -107,31 +107,12 @@ impl Model {
     pub fn empty(config: ModelConfig, recipe: Recipe) -> Model {
         assert_eq!(config.layers, recipe.layers.len(), "the recipe was resolved for another model");
         let c = &config;
-        let (hidden, ffn) = (c.hidden, c.ffn);
-        let (q_len, kv_len) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
-        let layers = recipe.layers.iter().map(|r| Layer {
-            attn_norm: vec![0.0; hidden],
-            q: Packed::new(r.weights, q_len, hidden),
-            k: Packed::new(r.weights, kv_len, hidden),
-            v: Packed::new(r.weights, kv_len, hidden),
-            o: Packed::new(r.weights, hidden, q_len),
-            qkv_bias: c.qkv_bias.then(|| [vec![0.0; q_len], vec![0.0; kv_len], vec![0.0; kv_len]]),
-            o_bias: c.o_bias.then(|| vec![0.0; hidden]),
-            qk_norm: c.qk_norm.then(|| [vec![0.0; c.head_dim], vec![0.0; c.head_dim]]),
-            mlp_norm: vec![0.0; hidden],
-            gate: Packed::new(r.weights, ffn, hidden),
-            up: Packed::new(r.weights, ffn, hidden),
-            down: Packed::new(r.weights, hidden, ffn),
-            mlp_bias: c.mlp_bias.then(|| [vec![0.0; ffn], vec![0.0; ffn], vec![0.0; hidden]]),
-            activations: r.activations,
-            k_scales: vec![1.0; c.kv_heads],
-            v_scales: vec![1.0; c.kv_heads],
-        });
+        let layers = recipe.layers.iter().map(|row| Layer::empty(c, *row));
         Model {
             layers: layers.collect(),
-            embed: Packed::new(recipe.head, c.vocab, hidden),
-            norm: vec![0.0; hidden],
-            head: (!c.tied).then(|| Packed::new(recipe.head, c.vocab, hidden)),
+            embed: packed(recipe.embed, c.vocab, c.hidden),
+            norm: vec![0.0; c.hidden],
+            head: (!c.tied).then(|| packed(recipe.head.weights, c.vocab, c.hidden)),
             inv_freq: c.rope.inv_freq(c.head_dim),
             version: 0,
             complete: false,
@@ -146,39 +127,12 @@ impl Model {
     /// are computed here, from the weights alone. After a failure the model refuses to run until an update succeeds.
     pub fn update(&mut self, cpu: &Cpu, version: u64, source: &mut dyn WeightSource) -> Result<(), CheckpointError> {
         self.complete = false;
-        let c = &self.config;
-        let longest = c.hidden.max(c.ffn).max(c.heads * c.head_dim);
-        let mut block = vec![0.0; BLOCK.min(longest * longest.max(c.vocab)).max(longest)];
-        let whole = self.recipe.head_activations;
+        let mut block = vec![0.0; block_len(&self.config)];
+        let whole = self.recipe.head.activations;
         let mut read = Reader { cpu, source, block: &mut block, activations: whole };
         read.matrix("model.embed_tokens.weight", &mut self.embed)?;
         for (index, layer) in self.layers.iter_mut().enumerate() {
-            let name = |rest: &str| format!("model.layers.{index}.{rest}");
-            read.activations = layer.activations;
-            read.vector(&name("input_layernorm.weight"), &mut layer.attn_norm)?;
-            for (unit, matrix) in [("q", &mut layer.q), ("k", &mut layer.k), ("v", &mut layer.v), ("o", &mut layer.o)] {
-                read.matrix(&name(&format!("self_attn.{unit}_proj.weight")), matrix)?;
-            }
-            for (unit, bias) in ["q", "k", "v"].iter().zip(layer.qkv_bias.iter_mut().flatten()) {
-                read.vector(&name(&format!("self_attn.{unit}_proj.bias")), bias)?;
-            }
-            if let Some(bias) = &mut layer.o_bias {
-                read.vector(&name("self_attn.o_proj.bias"), bias)?;
-            }
-            for (unit, gain) in ["q", "k"].iter().zip(layer.qk_norm.iter_mut().flatten()) {
-                read.vector(&name(&format!("self_attn.{unit}_norm.weight")), gain)?;
-            }
-            read.vector(&name("post_attention_layernorm.weight"), &mut layer.mlp_norm)?;
-            for (unit, matrix) in [("gate", &mut layer.gate), ("up", &mut layer.up), ("down", &mut layer.down)] {
-                read.matrix(&name(&format!("mlp.{unit}_proj.weight")), matrix)?;
-            }
-            for (unit, bias) in ["gate", "up", "down"].iter().zip(layer.mlp_bias.iter_mut().flatten()) {
-                read.vector(&name(&format!("mlp.{unit}_proj.bias")), bias)?;
-            }
-            let row = &self.recipe.layers[index];
-            if row.k == DType::E4m3 || row.v == DType::E4m3 {
-                kv_scale::set(&self.config, row, layer).ok_or(CheckpointError::KvBound { layer: index, version })?;
-            }
+            read.layer(&self.config, index, version, layer)?;
         }
         read.activations = whole;
         read.vector("model.norm.weight", &mut self.norm)?;
@@ -187,6 +141,25 @@ impl Model {
         }
         self.version = version;
         self.complete = true;
+        Ok(())
+    }
+
+    /// Gives one layer other formats, read anew from the source of the version it holds. For measuring what a format
+    /// costs: everything else stays as it is.
+    pub fn set_layer(
+        &mut self,
+        cpu: &Cpu,
+        index: usize,
+        formats: LayerRecipe,
+        source: &mut dyn WeightSource,
+    ) -> Result<(), CheckpointError> {
+        self.assert_complete();
+        let mut layer = Layer::empty(&self.config, formats);
+        let mut block = vec![0.0; block_len(&self.config)];
+        let mut read = Reader { cpu, source, block: &mut block, activations: Activations::F32 };
+        read.layer(&self.config, index, self.version, &mut layer)?;
+        self.layers[index] = layer;
+        self.recipe.layers[index] = formats;
         Ok(())
     }
 
@@ -218,6 +191,43 @@ impl Model {
     }
 }
 
+/// Values that are read at a time.
+fn block_len(c: &ModelConfig) -> usize {
+    let longest = c.hidden.max(c.ffn).max(c.heads * c.head_dim);
+    BLOCK.min(longest * longest.max(c.vocab)).max(longest)
+}
+
+fn packed(format: WeightFormat, n: usize, k: usize) -> Packed {
+    Packed::new(format.dtype, format.scale, n, k)
+}
+
+impl Layer {
+    /// A layer of zeros in these formats.
+    fn empty(c: &ModelConfig, formats: LayerRecipe) -> Layer {
+        let (hidden, ffn) = (c.hidden, c.ffn);
+        let (q_len, kv_len) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
+        let matrix = |proj: Proj, n, k| packed(formats[proj].weights, n, k);
+        Layer {
+            attn_norm: vec![0.0; hidden],
+            q: matrix(Proj::Q, q_len, hidden),
+            k: matrix(Proj::K, kv_len, hidden),
+            v: matrix(Proj::V, kv_len, hidden),
+            o: matrix(Proj::O, hidden, q_len),
+            qkv_bias: c.qkv_bias.then(|| [vec![0.0; q_len], vec![0.0; kv_len], vec![0.0; kv_len]]),
+            o_bias: c.o_bias.then(|| vec![0.0; hidden]),
+            qk_norm: c.qk_norm.then(|| [vec![0.0; c.head_dim], vec![0.0; c.head_dim]]),
+            mlp_norm: vec![0.0; hidden],
+            gate: matrix(Proj::Gate, ffn, hidden),
+            up: matrix(Proj::Up, ffn, hidden),
+            down: matrix(Proj::Down, hidden, ffn),
+            mlp_bias: c.mlp_bias.then(|| [vec![0.0; ffn], vec![0.0; ffn], vec![0.0; hidden]]),
+            formats,
+            k_scales: vec![1.0; c.kv_heads],
+            v_scales: vec![1.0; c.kv_heads],
+        }
+    }
+}
+
 struct Reader<'a> {
     cpu: &'a Cpu,
     source: &'a mut dyn WeightSource,
@@ -227,6 +237,43 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
+    /// One decoder layer, and the static scales that follow from it.
+    fn layer(
+        &mut self,
+        config: &ModelConfig,
+        index: usize,
+        version: u64,
+        layer: &mut Layer,
+    ) -> Result<(), CheckpointError> {
+        let name = |rest: &str| format!("model.layers.{index}.{rest}");
+        let row = layer.formats;
+        self.activations = if row.is_f32() { Activations::F32 } else { Activations::Bf16 };
+        self.vector(&name("input_layernorm.weight"), &mut layer.attn_norm)?;
+        for (unit, matrix) in [("q", &mut layer.q), ("k", &mut layer.k), ("v", &mut layer.v), ("o", &mut layer.o)] {
+            self.matrix(&name(&format!("self_attn.{unit}_proj.weight")), matrix)?;
+        }
+        for (unit, bias) in ["q", "k", "v"].iter().zip(layer.qkv_bias.iter_mut().flatten()) {
+            self.vector(&name(&format!("self_attn.{unit}_proj.bias")), bias)?;
+        }
+        if let Some(bias) = &mut layer.o_bias {
+            self.vector(&name("self_attn.o_proj.bias"), bias)?;
+        }
+        for (unit, gain) in ["q", "k"].iter().zip(layer.qk_norm.iter_mut().flatten()) {
+            self.vector(&name(&format!("self_attn.{unit}_norm.weight")), gain)?;
+        }
+        self.vector(&name("post_attention_layernorm.weight"), &mut layer.mlp_norm)?;
+        for (unit, matrix) in [("gate", &mut layer.gate), ("up", &mut layer.up), ("down", &mut layer.down)] {
+            self.matrix(&name(&format!("mlp.{unit}_proj.weight")), matrix)?;
+        }
+        for (unit, bias) in ["gate", "up", "down"].iter().zip(layer.mlp_bias.iter_mut().flatten()) {
+            self.vector(&name(&format!("mlp.{unit}_proj.bias")), bias)?;
+        }
+        if row.k == DType::E4m3 || row.v == DType::E4m3 {
+            kv_scale::set(config, &row, layer).ok_or(CheckpointError::KvBound { layer: index, version })?;
+        }
+        Ok(())
+    }
+
     fn matrix(&mut self, name: &str, matrix: &mut Packed) -> Result<(), CheckpointError> {
         let (n, k) = (matrix.n(), matrix.k());
         let step = (self.block.len() / k).min(n);
@@ -234,7 +281,7 @@ impl Reader<'_> {
             let rows = step.min(n - first);
             let block = &mut self.block[..rows * k];
             self.source.rows(name, first, rows, block)?;
-            if self.activations == Activations::Bf16 && matrix.dtype() != DType::Bf16 {
+            if self.activations != Activations::F32 && matrix.dtype() != DType::Bf16 {
                 round::bf16(self.cpu, block);
             }
             matrix.set_rows(self.cpu, first, block);
@@ -245,7 +292,7 @@ impl Reader<'_> {
 
     fn vector(&mut self, name: &str, into: &mut [f32]) -> Result<(), CheckpointError> {
         self.source.rows(name, 0, into.len(), into)?;
-        if self.activations == Activations::Bf16 {
+        if self.activations != Activations::F32 {
             round::bf16(self.cpu, into);
         }
         self.source.finished(name);

@@ -1,7 +1,7 @@
 //! Shapes that every device is tested on.
 
 use crate::DType;
-use crate::kv_tile::KvShape;
+use crate::kv_tile::{KvScale, KvShape};
 
 /// One shape, with the (first position, row count) of each sequence's span.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +22,7 @@ const fn case(
     formats: (DType, DType),
     spans: &'static [(usize, usize)],
 ) -> Case {
-    let pages = KvShape { kv_heads, head_dim, page_len, k: formats.0, v: formats.1 };
+    let pages = KvShape { kv_heads, head_dim, page_len, k: formats.0, v: formats.1, scale: KvScale::Static };
     Case { heads, pages, spans }
 }
 

@@ -1,7 +1,7 @@
 //! Shapes that every device is tested on.
 
 use crate::DType;
-use crate::kv_tile::KvShape;
+use crate::kv_tile::{KvScale, KvShape};
 
 /// One shape, with the (first position, row count) of each sequence's span.
 #[derive(Clone, Copy, Debug)]
@@ -13,7 +13,7 @@ pub struct Case {
 }
 
 const fn pages(kv_heads: usize, head_dim: usize, page_len: usize, k: DType, v: DType) -> KvShape {
-    KvShape { kv_heads, head_dim, page_len, k, v }
+    KvShape { kv_heads, head_dim, page_len, k, v, scale: KvScale::Static }
 }
 
 /// The table.

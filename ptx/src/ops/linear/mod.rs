@@ -28,7 +28,7 @@ mod tests;
 mod tiles;
 
 pub(crate) use kernel::prefetch;
-pub use packed::Packed;
+pub use packed::{Packed, WeightScale};
 
 use self::cpu::{Left, Product, Right};
 use self::tiles::{Source, Tiling};

@@ -10,6 +10,17 @@ const RUN: usize = 128;
 /// Elements below which one thread packs alone.
 const SHARE: usize = 1 << 15;
 
+/// What one scale of e4m3 weights covers; other formats have none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WeightScale {
+    /// The whole matrix.
+    Tensor,
+    /// One output (row).
+    Channel,
+    /// A block of 128 outputs by 128 inputs.
+    Block128,
+}
+
 /// A weight matrix `[n, k]` in panels `[ceil(n / 32)][k][32]`, the last one padded with zeros.
 ///
 /// f32 keeps the 32 outputs of a panel in order. bf16 and e4m3 store output `i` at place `2 i` and output `16 + i` at
@@ -51,7 +62,8 @@ impl Packed {
     /// # Panics
     /// When `dtype` is not f32, bf16 or e4m3, or a dimension is 0.
     #[must_use]
-    pub fn new(dtype: DType, n: usize, k: usize) -> Packed {
+    pub fn new(dtype: DType, scale: WeightScale, n: usize, k: usize) -> Packed {
+        assert!(dtype != DType::E4m3 || scale == WeightScale::Channel, "only channel scales so far");
         assert!(matches!(dtype, DType::F32 | DType::Bf16 | DType::E4m3), "weights are f32, bf16 or e4m3, not {dtype}");
         assert!(n > 0 && k > 0, "a weight matrix of [{n}, {k}] has no elements");
         let rows = n.next_multiple_of(PANEL);

@@ -22,7 +22,7 @@ fn weights(n: usize, k: usize) -> Vec<f32> {
 }
 
 fn packed(dtype: DType, n: usize, k: usize) -> Packed {
-    let mut w = Packed::new(dtype, n, k);
+    let mut w = Packed::new(dtype, WeightScale::Channel, n, k);
     w.set_rows(&Cpu::with_isa(1, Isa::Portable), 0, &weights(n, k));
     w
 }
@@ -178,7 +178,7 @@ fn every_code_is_multiplied_exactly() {
     // Row i holds code i (but the NaN codes) and, in a second place, 448, so that its scale is 1.
     let codes: Vec<u8> = (0..=u8::MAX).filter(|c| c & 0x7f != 0x7f).collect();
     let values: Vec<f32> = codes.iter().flat_map(|&c| [dtype::e4m3_to_f32(c), 448.0]).collect();
-    let mut w = Packed::new(DType::E4m3, codes.len(), 2);
+    let mut w = Packed::new(DType::E4m3, WeightScale::Channel, codes.len(), 2);
     w.set_rows(&Cpu::new(1), 0, &values);
     assert!(w.scales().is_some_and(|s| s.iter().all(|&s| s == 1.0)));
     for cpu in devices() {
@@ -201,10 +201,10 @@ fn packing_in_pieces_gives_the_same_matrix() {
         let halves: Vec<u16> = source.iter().map(|&w| dtype::bf16_from_f32(w)).collect();
         let widened: Vec<f32> = halves.iter().map(|&h| dtype::bf16_to_f32(h)).collect();
         for dtype in DTYPES {
-            let mut whole = Packed::new(dtype, n, k);
+            let mut whole = Packed::new(dtype, WeightScale::Channel, n, k);
             whole.set_rows(&cpu, 0, &source);
             for isa in Isa::available() {
-                let mut pieces = Packed::new(dtype, n, k);
+                let mut pieces = Packed::new(dtype, WeightScale::Channel, n, k);
                 pieces.set_rows(&cpu, 0, &normal(9, n * k)); // to be overwritten
                 let mut at = n;
                 for r in [5, 1, 40, 3, 33, 7, 64].into_iter().cycle() {
@@ -220,7 +220,8 @@ fn packing_in_pieces_gives_the_same_matrix() {
                 let x = normal(10, k);
                 assert!(bits(&run(&cpu, 1, &x, &pieces, None)) == bits(&run(&cpu, 1, &x, &whole, None)));
             }
-            let (mut from_half, mut from_f32) = (Packed::new(dtype, n, k), Packed::new(dtype, n, k));
+            let (mut from_half, mut from_f32) =
+                (Packed::new(dtype, WeightScale::Channel, n, k), Packed::new(dtype, WeightScale::Channel, n, k));
             from_half.set_rows_bf16(&cpu, 0, &halves);
             from_f32.set_rows(&cpu, 0, &widened);
             assert!(bits(&rows(&from_half)) == bits(&rows(&from_f32)), "{dtype} [{n}, {k}] from bf16");
@@ -259,7 +260,7 @@ fn a_row_that_is_not_finite_cannot_pass_unnoticed() {
     for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         let mut source = vec![1.0; 3 * 40];
         source[40 + 7] = bad;
-        let mut w = Packed::new(DType::E4m3, 3, 40);
+        let mut w = Packed::new(DType::E4m3, WeightScale::Channel, 3, 40);
         w.set_rows(&Cpu::new(1), 0, &source);
         for cpu in devices() {
             for m in [1, 20] {
@@ -381,9 +382,9 @@ fn nothing_to_do() {
 fn bytes_count_codes_padding_and_scales() {
     let cases = [(DType::F32, 64 * 100 * 4), (DType::Bf16, 64 * 100 * 2), (DType::E4m3, 64 * 100 + 64 * 4)];
     for (dtype, bytes) in cases {
-        assert_eq!(Packed::new(dtype, 33, 100).bytes(), bytes, "{dtype}");
+        assert_eq!(Packed::new(dtype, WeightScale::Channel, 33, 100).bytes(), bytes, "{dtype}");
     }
-    assert_eq!(Packed::new(DType::Bf16, 1024, 4096).bytes(), 8 << 20, "mapped memory");
+    assert_eq!(Packed::new(DType::Bf16, WeightScale::Channel, 1024, 4096).bytes(), 8 << 20, "mapped memory");
 }
 
 #[test]

@@ -27,7 +27,7 @@ fn run(all: &Sequences, cpu: &Cpu, parts: &[(usize, usize, usize)], dout: &[f32]
 }
 
 const fn shape(kv_heads: usize, head_dim: usize, page_len: usize, dtype: DType) -> KvShape {
-    KvShape { kv_heads, head_dim, page_len, k: dtype, v: dtype }
+    KvShape { kv_heads, head_dim, page_len, k: dtype, v: dtype, scale: crate::kv_tile::KvScale::Static }
 }
 
 /// Sequences that start at position 0: one token, tails of blocks of keys (64) and of rows (192), several at once.
@@ -113,7 +113,14 @@ fn magnitudes(shape: Shape, plain: &naive::Plain, q: &[f64], dout: &[f64]) -> (V
 fn the_naive_gradient_meets_finite_differences() {
     const STEP: f64 = 1e-5;
     for (heads, kv_heads, tokens) in [(1, 1, 4), (4, 2, 7), (3, 1, 5)] {
-        let pages = KvShape { kv_heads, head_dim: 4, page_len: 4, k: DType::F32, v: DType::F32 };
+        let pages = KvShape {
+            kv_heads,
+            head_dim: 4,
+            page_len: 4,
+            k: DType::F32,
+            v: DType::F32,
+            scale: crate::kv_tile::KvScale::Static,
+        };
         let all = Sequences::new(heads, pages, &[tokens], 1);
         let shape = all.attention();
         let q = wide(&all.q[0]);

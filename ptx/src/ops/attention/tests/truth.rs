@@ -62,7 +62,14 @@ fn agrees_with_the_naive_sum() {
 /// One key: the output is its value and the log-sum-exp its score, exactly.
 #[test]
 fn a_single_key_gives_its_value() {
-    let shape = KvShape { kv_heads: 2, head_dim: 32, page_len: 16, k: crate::DType::F32, v: crate::DType::F32 };
+    let shape = KvShape {
+        kv_heads: 2,
+        head_dim: 32,
+        page_len: 16,
+        k: crate::DType::F32,
+        v: crate::DType::F32,
+        scale: crate::kv_tile::KvScale::Static,
+    };
     let mut all = Sequences::new(4, shape, &[1], 1);
     all.append(0, 0, 1);
     let (out, _) = all.run(&Cpu::new(1), &[(0, 0, 1)]);

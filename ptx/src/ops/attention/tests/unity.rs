@@ -45,7 +45,8 @@ const SHAPES: &[(usize, usize, usize, usize, DType)] = &[
 #[test]
 fn decode_equals_prefill_whole_and_in_pieces() {
     for &(heads, kv_heads, head_dim, page_len, dtype) in SHAPES {
-        let shape = KvShape { kv_heads, head_dim, page_len, k: dtype, v: dtype };
+        let shape =
+            KvShape { kv_heads, head_dim, page_len, k: dtype, v: dtype, scale: crate::kv_tile::KvScale::Static };
         let cpu = Cpu::new(1);
         let mut decoded = Sequences::new(heads, shape, &[600], 7);
         let (mut want, mut want_lse) = (Vec::new(), Vec::new());
@@ -83,7 +84,14 @@ fn decode_equals_prefill_whole_and_in_pieces() {
 fn free_slots_do_not_matter() {
     for dtype in [DType::F32, DType::Bf16, DType::E4m3] {
         for (page_len, rows) in [(16, 1), (64, 40), (4, 3), (256, 2)] {
-            let shape = KvShape { kv_heads: 1, head_dim: 32, page_len, k: dtype, v: dtype };
+            let shape = KvShape {
+                kv_heads: 1,
+                head_dim: 32,
+                page_len,
+                k: dtype,
+                v: dtype,
+                scale: crate::kv_tile::KvScale::Static,
+            };
             let run = |free: u8| {
                 let mut all = Sequences::new(3, shape, &[261], 2);
                 all.bytes.fill(free);
@@ -106,7 +114,14 @@ fn free_slots_do_not_matter() {
 fn written_nan_reaches_its_head_and_later_queries_only() {
     for dtype in [DType::F32, DType::Bf16, DType::E4m3] {
         for in_k in [true, false] {
-            let shape = KvShape { kv_heads: 2, head_dim: 32, page_len: 16, k: dtype, v: dtype };
+            let shape = KvShape {
+                kv_heads: 2,
+                head_dim: 32,
+                page_len: 16,
+                k: dtype,
+                v: dtype,
+                scale: crate::kv_tile::KvScale::Static,
+            };
             let cpu = Cpu::new(1);
             let clean = Sequences::of_case(&Case { heads: 4, pages: shape, spans: &[(0, 40)] }, 1);
             let mut all = Sequences::new(4, shape, &[40], 1);
@@ -133,7 +148,14 @@ fn written_nan_reaches_its_head_and_later_queries_only() {
 /// Queries so large that their product with the gain of e4m3 codes would overflow.
 #[test]
 fn huge_queries_decode_as_they_prefill() {
-    let shape = KvShape { kv_heads: 1, head_dim: 16, page_len: 16, k: DType::E4m3, v: DType::E4m3 };
+    let shape = KvShape {
+        kv_heads: 1,
+        head_dim: 16,
+        page_len: 16,
+        k: DType::E4m3,
+        v: DType::E4m3,
+        scale: crate::kv_tile::KvScale::Static,
+    };
     let mut all = Sequences::new(1, shape, &[40], 1);
     all.k[0].iter_mut().for_each(|k| *k *= 1e-3);
     for (i, q) in all.q[0].iter_mut().enumerate() {

@@ -3,40 +3,15 @@
 use std::collections::BTreeMap;
 
 use ptx::DType;
+use ptx::kv_tile::KvScale;
+use ptx::ops::linear::WeightScale;
 use serde_json::{Value, json};
 
 use crate::config::ModelConfig;
 
-/// What the inputs of matmuls are rounded to; accumulation is f32 always.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Activations {
-    /// Not rounded.
-    F32,
-    /// Rounded to bf16.
-    Bf16,
-}
+mod table;
 
-impl Activations {
-    fn name(self) -> &'static str {
-        match self {
-            Activations::F32 => "f32",
-            Activations::Bf16 => "bf16",
-        }
-    }
-}
-
-/// Formats of one decoder layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LayerRecipe {
-    /// All seven projections; e4m3 carries one f32 scale a channel.
-    pub weights: DType,
-    /// Inputs of the layer's matmuls.
-    pub activations: Activations,
-    /// Keys in the cache; e4m3 carries one static power-of-two scale a head.
-    pub k: DType,
-    /// Values in the cache, likewise.
-    pub v: DType,
-}
+pub use table::{Activations, LayerRecipe, Proj, Projection, WeightFormat};
 
 /// A resolved recipe: one row a layer, and the embedding and head.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,10 +20,10 @@ pub struct Recipe {
     pub name: String,
     /// Rows, by layer.
     pub layers: Vec<LayerRecipe>,
-    /// Embedding and head weights.
-    pub head: DType,
-    /// Input of the head.
-    pub head_activations: Activations,
+    /// The embedding; of a tied model the same as the head's weights.
+    pub embed: WeightFormat,
+    /// The head.
+    pub head: Projection,
 }
 
 /// The precision that weights are trained in: what a weights version is rounded to, and what `identity` stands for.
@@ -110,32 +85,19 @@ impl Recipe {
                 return Err(RecipeError::Unknown { name: name.to_owned(), hint });
             }
         };
-        let layer = LayerRecipe { weights, activations, k: cache, v: cache };
-        Ok(Recipe { name: name.to_owned(), layers: vec![layer; config.layers], head, head_activations: activations })
+        let projection = Projection { weights: WeightFormat::new(weights), activations };
+        let layer = LayerRecipe { projections: [projection; 7], k: cache, v: cache, kv_scale: KvScale::Static };
+        let head = Projection { weights: WeightFormat::new(head), activations };
+        Ok(Recipe { name: name.to_owned(), layers: vec![layer; config.layers], embed: head.weights, head })
     }
 
     /// The resolved table as canonical JSON: sorted keys, no whitespace, one entry a layer.
     #[must_use]
     pub fn canonical_json(&self) -> String {
-        let layers: Vec<Value> = self
-            .layers
-            .iter()
-            .map(|layer| {
-                let rows: BTreeMap<&str, &str> = [
-                    ("activations", layer.activations.name()),
-                    ("k", layer.k.name()),
-                    ("kv_scale", "static"),
-                    ("v", layer.v.name()),
-                    ("weights", layer.weights.name()),
-                    ("weights_scale", "channel"),
-                ]
-                .into();
-                json!(rows)
-            })
-            .collect();
+        let layers: Vec<Value> = self.layers.iter().map(layer_json).collect();
         let table: BTreeMap<&str, Value> = [
-            ("head", json!(self.head.name())),
-            ("head_activations", json!(self.head_activations.name())),
+            ("embed", json!(weights_name(self.embed))),
+            ("head", projection_json(&self.head)),
             ("layers", json!(layers)),
         ]
         .into();
@@ -147,6 +109,37 @@ impl Recipe {
     pub fn hash(&self) -> String {
         blake3::hash(self.canonical_json().as_bytes()).to_hex().to_string()
     }
+}
+
+fn layer_json(layer: &LayerRecipe) -> Value {
+    let mut rows: BTreeMap<&str, Value> =
+        Proj::ALL.iter().map(|&proj| (proj.name(), projection_json(&layer[proj]))).collect();
+    let scaled = [layer.k, layer.v].iter().any(|d| d.bytes() == 1);
+    let kv_scale = match layer.kv_scale {
+        _ if !scaled => "none",
+        KvScale::Static => "static",
+        KvScale::Token => "token",
+    };
+    rows.extend([("k", json!(layer.k.name())), ("kv_scale", json!(kv_scale)), ("v", json!(layer.v.name()))]);
+    json!(rows)
+}
+
+fn projection_json(projection: &Projection) -> Value {
+    let rows: BTreeMap<&str, String> =
+        [("activations", projection.activations.name().to_owned()), ("weights", weights_name(projection.weights))]
+            .into();
+    json!(rows)
+}
+
+/// `bf16`, or `e4m3/channel`.
+fn weights_name(format: WeightFormat) -> String {
+    let scale = match format.scale {
+        _ if format.dtype != DType::E4m3 => return format.dtype.name().to_owned(),
+        WeightScale::Tensor => "tensor",
+        WeightScale::Channel => "channel",
+        WeightScale::Block128 => "block128",
+    };
+    format!("{}/{scale}", format.dtype.name())
 }
 
 /// `; did you mean "fp8"?` when a built-in name is near `name`, else nothing.
