@@ -1,9 +1,13 @@
-//! Once warmed, the linear op allocates nothing: forward on both paths, gradients, and packing in place.
+//! Once warmed, the linear op allocates nothing: forward on both paths from f32 and from codes, gradients, and packing
+//! in place.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ptx::ops::linear::{Job, Packed, WeightScale, backward_bias, backward_input, backward_weight, forward};
+use ptx::ops::linear::{
+    Codes8, Job, Packed, WeightScale, amax, backward_bias, backward_input, backward_weight, forward, forward_e4m3,
+};
+use ptx::ops::round;
 use ptx::{Cpu, DType, Isa};
 
 struct Counting;
@@ -34,23 +38,37 @@ fn a_warmed_step_allocates_nothing() {
     for isa in Isa::available() {
         // One thread: which tasks a second one takes, and so when it is warm, is up to the system.
         let cpu = Cpu::with_isa(1, isa);
-        let mut ws = [DType::F32, DType::Bf16, DType::E4m3].map(|dtype| Packed::new(dtype, WeightScale::Channel, n, k));
+        let mut ws = [
+            (DType::F32, WeightScale::Channel),
+            (DType::Bf16, WeightScale::Channel),
+            (DType::E4m3, WeightScale::Tensor),
+            (DType::E4m3, WeightScale::Channel),
+            (DType::E4m3, WeightScale::Block128),
+        ]
+        .map(|(dtype, scale)| Packed::new(dtype, scale, n, k));
         let (x, dy, bias) = (vec![0.25; m * k], vec![0.5; m * n], vec![1.0; n]);
-        let mut ys = [vec![0.0; m * n], vec![0.0; m * n], vec![0.0; m * n]];
+        let mut ys = [(); 5].map(|()| vec![0.0; m * n]);
+        let (mut codes, mut scales) = (vec![0; m * k], vec![0.0; m]);
         let (mut dx, mut dw, mut db) = (vec![0.0; m * k], vec![0.0; n * k], vec![0.0; n]);
         let mut step = || {
             for w in &mut ws {
+                if w.granularity() == Some(WeightScale::Tensor) {
+                    w.set_amax(amax(&cpu, &rows));
+                }
                 w.set_rows(&cpu, 0, &rows);
             }
+            round::e4m3_rows(&cpu, k, &x, &mut codes, &mut scales);
             for m in [1, 5, m] {
-                let [a, b, c] = &mut ys;
-                let [f, h, e] = &ws;
+                let [a, b, c, d, e] = &mut ys;
                 let mut jobs = [
-                    Job { w: f, bias: None, y: &mut a[..m * n] },
-                    Job { w: h, bias: Some(&bias), y: &mut b[..m * n] },
-                    Job { w: e, bias: None, y: &mut c[..m * n] },
+                    Job { w: &ws[0], bias: None, y: &mut a[..m * n] },
+                    Job { w: &ws[1], bias: Some(&bias), y: &mut b[..m * n] },
+                    Job { w: &ws[2], bias: None, y: &mut c[..m * n] },
+                    Job { w: &ws[3], bias: None, y: &mut d[..m * n] },
+                    Job { w: &ws[4], bias: Some(&bias), y: &mut e[..m * n] },
                 ];
                 forward(&cpu, m, &x[..m * k], &mut jobs);
+                forward_e4m3(&cpu, m, Codes8 { codes: &codes[..m * k], scales: &scales[..m] }, &mut jobs);
             }
             for w in &ws {
                 backward_input(&cpu, m, &dy, w, &mut dx, true);

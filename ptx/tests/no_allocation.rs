@@ -43,6 +43,7 @@ fn warm_ops_allocate_nothing() {
     let hyper = adamw::AdamW { lr: 1e-3, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.1 };
     let alone = Cpu::new(1); // these keep scratch by thread, and on two it is chance which of them warms up
     let (mut picked, mut largest, mut nll) = (vec![0_u32; 8 * ROWS], vec![0.0; 8 * ROWS], vec![0.0; ROWS]);
+    let mut codes = vec![0; LEN];
     let mut stats = vec![RowStats::default(); ROWS];
     let mut all = || {
         log_softmax::top_k(&alone, ROWS, DIM, DIM, 1.0, &a, 8, &mut picked, &mut largest).unwrap();
@@ -65,6 +66,7 @@ fn warm_ops_allocate_nothing() {
         swiglu::forward(&cpu, &a, &b, &mut x);
         swiglu::backward(&cpu, &a, &b, &x, &mut y, &mut z);
         round::bf16(&cpu, &mut x);
+        round::e4m3_rows(&cpu, DIM, &x, &mut codes, &mut inv);
         residual::add(&cpu, &mut x, &a);
         embedding::forward(&cpu, |_, row| row.fill(1.0), DIM, &ids, &mut x);
         embedding::backward(&cpu, DIM, &ids, &a, &mut x);

@@ -242,6 +242,18 @@ pub(super) fn tile(rows: usize, a: &[f32], b: Codes<'_>, sums: &mut [[f32; PANEL
     }
 }
 
+/// See `kernel::fold`.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn fold(chains: &mut [[f32; PANEL]], scale: f32, sums: &mut [[f32; PANEL]]) {
+    let scale = _mm256_set1_ps(scale);
+    for (chain, sum) in chains.iter_mut().zip(sums) {
+        for part in 0..4 {
+            store(sum, part, _mm256_fmadd_ps(load(chain, part), scale, load(sum, part)));
+            store(chain, part, _mm256_setzero_ps());
+        }
+    }
+}
+
 /// See `kernel::widen`.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn widen(codes: Codes<'_>, out: &mut [[f32; PANEL]]) {

@@ -11,7 +11,8 @@ pub struct Case {
     pub k: usize,
 }
 
-/// Odd sizes, single rows, tails of panels and of k blocks, and sizes that are shared among threads.
+/// Odd sizes, single rows, tails of panels, of k blocks and of blocks of scales, the row counts around which the CPU
+/// takes another path (24 and 25), and sizes that are shared among threads.
 pub const CASES: &[Case] = &[
     Case { m: 1, n: 1, k: 1 },
     Case { m: 1, n: 33, k: 31 },
@@ -31,4 +32,9 @@ pub const CASES: &[Case] = &[
     Case { m: 65, n: 31, k: 1 },
     Case { m: 65, n: 96, k: 300 },
     Case { m: 300, n: 33, k: 31 },
+    Case { m: 1, n: 128, k: 128 },
+    Case { m: 1, n: 257, k: 385 },
+    Case { m: 24, n: 130, k: 200 },
+    Case { m: 25, n: 130, k: 200 },
+    Case { m: 300, n: 33, k: 257 },
 ];

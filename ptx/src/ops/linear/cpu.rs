@@ -6,16 +6,18 @@
 use super::PANEL;
 use super::kernel::{self, Ahead, FEW, TILE};
 use super::packed::{Codes, Packed};
+use super::scales::{SCALE_BLOCK, Scales};
 use super::tiles::Tiling;
 use crate::parallel::Parts;
 use crate::{Cpu, Isa, isa::by_isa, scratch};
 
 /// Multiply-adds below which one thread works alone.
 const SHARE: usize = 100_000;
-/// Depth of a block: 256 groups of f32 are 32 KiB. A multiple of the panel, for transposed weights.
+/// Depth of a block: 256 groups of f32 are 32 KiB. A multiple of the panel, for transposed weights, and of a block of
+/// scales.
 const BLOCK: usize = 256;
-/// Depth of a block whose codes are read by several passes.
-const BLOCK_DIRECT: usize = 128;
+/// Depth of a block whose codes are read by several passes; one block of scales.
+const BLOCK_DIRECT: usize = SCALE_BLOCK;
 /// Bytes that a single stream is asked for ahead of its use.
 const AHEAD: usize = 8 << 10;
 /// Bytes of codes in a task of a stream.
@@ -40,12 +42,11 @@ pub(super) enum Right<'a> {
     Rows(&'a [f32]),
 }
 
-/// One product C = A B, then per column times scale and plus bias.
+/// One product C = A B with the scales of the right side, then per column plus bias.
 pub(super) struct Product<'a> {
     pub(super) right: Right<'a>,
     pub(super) columns: usize,
-    /// Padded to whole panels.
-    pub(super) scales: Option<&'a [f32]>,
+    pub(super) scales: Scales<'a>,
     pub(super) bias: Option<&'a [f32]>,
     /// Row-major `[rows, columns]`.
     pub(super) c: Parts<'a, f32>,
@@ -129,7 +130,9 @@ pub(super) fn stream(cpu: &Cpu, left: Left<'_>, products: &[Option<Product<'_>>]
 fn stream_panel(isa: Isa, left: Left<'_>, w: &Packed, panel: usize, sums: &mut [[f32; PANEL]]) {
     let (tiles, depth) = (left.tiling.count(), left.depth);
     let once = tiles == 1 && kernel::one_pass(isa, left.tiling.rows());
-    let block = if once { depth } else { BLOCK_DIRECT };
+    let scales = w.product_scales();
+    let block = if once { depth.min(scales.chain()) } else { BLOCK_DIRECT };
+    let mut chains = [[0.0; PANEL]; TILE];
     for at in (0..depth).step_by(block) {
         let len = block.min(depth - at);
         let codes = w.codes(panel, at, len);
@@ -142,8 +145,28 @@ fn stream_panel(isa: Isa, left: Left<'_>, w: &Packed, panel: usize, sums: &mut [
                 Ahead::share(place.wrapping_add(len * group), len * group, tile, tiles, len)
             };
             let (start, end, a) = left.tile(pack, tile, at, len);
-            kernel::tile(isa, end - start, a, codes, &mut sums[start..end], ahead);
+            let scale = scales.of_block(panel, at);
+            advance(isa, a, codes, scale, &mut chains[..end - start], &mut sums[start..end], ahead);
         }
+    }
+}
+
+/// Continues sums by the products with the groups of `b`: their chains go on, or with a block's `scale` these products
+/// are chains of their own that are added when they end. `chains` are zeros before and after.
+fn advance(
+    isa: Isa,
+    a: &[f32],
+    b: Codes<'_>,
+    scale: Option<f32>,
+    chains: &mut [[f32; PANEL]],
+    sums: &mut [[f32; PANEL]],
+    ahead: Ahead,
+) {
+    if let Some(scale) = scale {
+        kernel::tile(isa, chains.len(), a, b, chains, ahead);
+        kernel::fold(isa, chains, scale, sums);
+    } else {
+        kernel::tile(isa, sums.len(), a, b, sums, ahead);
     }
 }
 
@@ -195,13 +218,15 @@ fn block_task(
         let at = block * BLOCK;
         (panels.start + panel, at, BLOCK.min(depth - at))
     };
-    let mut sums = [[0.0; PANEL]; TILE];
+    let chain = product.scales.chain().min(BLOCK);
+    let (mut sums, mut chains) = ([[0.0; PANEL]; TILE], [[0.0; PANEL]; TILE]);
     scratch::with::<SCRATCH, _>(BLOCK * PANEL, |scratch| {
         let scratch = scratch.as_chunks_mut::<PANEL>().0;
         let steps = panels.len() * blocks;
         for step in 0..steps {
             let (panel, at, len) = place(step);
             let right = &mut scratch[..len];
+            let parts = len.div_ceil(chain);
             widen(isa, product, panel, at, right);
             // Without a stream to follow, a line that is at hand: asking for no address at all costs a failed translation.
             let (next, bytes) = (step + 1 < steps)
@@ -226,8 +251,13 @@ fn block_task(
                     kernel::prefetch(at);
                     kernel::prefetch(at.wrapping_add(64));
                 }
-                let ahead = Ahead::share(next, bytes, tile - tiles.start, tiles.len(), len);
-                kernel::tile(isa, end - start, a, Codes::F32(right), sums, ahead);
+                for (part, right) in right.chunks(chain).enumerate() {
+                    let a = &a[part * chain * sums.len()..][..right.len() * sums.len()];
+                    let (share, shares) = ((tile - tiles.start) * parts + part, tiles.len() * parts);
+                    let ahead = Ahead::share(next, bytes, share, shares, right.len());
+                    let scale = product.scales.of_block(panel, at + part * chain);
+                    advance(isa, a, Codes::F32(right), scale, &mut chains[..sums.len()], sums, ahead);
+                }
                 for (row, sums) in (start..end).zip(sums.iter_mut()) {
                     if at + len == depth {
                         finish(product, panel, sums);
@@ -251,12 +281,16 @@ fn c_row<'a>(product: &Product<'a>, row: usize, panel: usize) -> &'a mut [f32] {
     unsafe { product.c.range(row * product.columns + panel * PANEL, width(product, panel)) }
 }
 
-/// Scale and bias, each rounded by itself.
+/// The scale that follows the chain and the bias, each rounded by itself.
 fn finish(product: &Product<'_>, panel: usize, sums: &mut [f32; PANEL]) {
     let first = panel * PANEL;
-    if let Some(scales) = product.scales {
-        for (sum, scale) in sums.iter_mut().zip(&scales[first..first + PANEL]) {
-            *sum *= scale;
+    match product.scales {
+        Scales::One | Scales::Block128 { .. } => (),
+        Scales::Tensor(scale) => sums.iter_mut().for_each(|sum| *sum *= scale),
+        Scales::Channel(scales) => {
+            for (sum, scale) in sums.iter_mut().zip(&scales[first..first + PANEL]) {
+                *sum *= scale;
+            }
         }
     }
     if let Some(bias) = product.bias {
@@ -272,16 +306,17 @@ fn widen(isa: Isa, product: &Product<'_>, panel: usize, at: usize, out: &mut [[f
         Right::Outputs(w) => kernel::widen(isa, w.codes(panel, at, out.len()), out),
         Right::Inputs(w) => {
             let (first, width) = (panel * PANEL, width(product, panel));
+            let all = w.product_scales();
             let mut codes = [[0.0; PANEL]; PANEL];
             let mut square = [[0.0; PANEL]; PANEL];
             for (i, out) in out.chunks_mut(PANEL).enumerate() {
                 let from = at / PANEL + i;
                 kernel::widen(isa, w.codes(from, first, width), &mut codes[..width]);
-                let scales = w.panel_scales().map(|s| &s.as_chunks().0[from]);
+                let scales = all.of_panel(from, first);
                 if let Ok(out) = out.try_into() {
-                    kernel::turn(isa, &codes, scales, out);
+                    kernel::turn(isa, &codes, scales.as_ref(), out);
                 } else {
-                    kernel::turn(isa, &codes, scales, &mut square);
+                    kernel::turn(isa, &codes, scales.as_ref(), &mut square);
                     out.copy_from_slice(&square[..out.len()]);
                 }
             }

@@ -132,6 +132,26 @@ fn tile_portable<const R: usize>(a: &[f32], b: &[[f32; PANEL]], sums: &mut [[f32
     *sums = acc;
 }
 
+/// Adds chains times their scale to the sums, fused, and makes the chains zero for the next block.
+pub(super) fn fold(isa: Isa, chains: &mut [[f32; PANEL]], scale: f32, sums: &mut [[f32; PANEL]]) {
+    match isa {
+        Isa::Portable => {
+            for (chains, sums) in chains.iter_mut().zip(sums) {
+                for (chain, sum) in chains.iter_mut().zip(sums) {
+                    *sum = chain.mul_add(scale, *sum);
+                    *chain = 0.0;
+                }
+            }
+        }
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: an `Isa` other than portable is only made by detection (`Isa::available`).
+        Isa::Avx2 => unsafe { avx2::fold(chains, scale, sums) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Isa::Avx512 => unsafe { avx512::fold(chains, scale, sums) },
+    }
+}
+
 /// The values of codes without their scale, exactly, outputs in order.
 pub(super) fn widen(isa: Isa, codes: Codes<'_>, out: &mut [[f32; PANEL]]) {
     match isa {

@@ -1,17 +1,23 @@
 //! Matrix products of activations with packed weights, and their gradients.
 //!
-//! `forward`: y\[m, n\] = x\[m, k\] W\[n, k\]^T, then per output times its scale (e4m3), then plus bias.
+//! `forward`: y\[m, n\] = x\[m, k\] W\[n, k\]^T, with the scales of e4m3 weights, then plus bias. `forward_e4m3`: the same of
+//! 8-bit x, whose values are code x scale.
 //! `backward_input`: dx\[m, k\] = dy\[m, n\] W. `backward_weight`: dw\[n, k\] += dy^T x. `backward_bias`: db\[n\] += sum of dy.
 //!
 //! order: each element is one f32 chain acc = fma(a, b, acc) in ascending order of the reduced axis, from +0.0, or
-//! from what is there where it accumulates. forward: over k, a = x, b = the code's value; the scale and the bias come
-//! after the chain, each rounded by itself. backward_input: over n, a = dy, b = code x scale rounded to f32.
-//! backward_weight: over m, a = dy, b = x. backward_bias: plain sums over m. Nothing else shows in the bits: not
-//! the instruction set, the threads, the number of rows, or what shares the call.
+//! from what is there where it accumulates. forward: over k, a = x, b = the code's value; the scale of the output or of
+//! the matrix and the bias come after the chain, each rounded by itself. With scales by block there is one such chain
+//! for each 128 of k, from +0.0, and y = fma(chain, scale, y) over ascending blocks, from +0.0; then comes the bias.
+//! forward_e4m3: the same with a = code x scale, which is exact, so the bits are those of forward of these values.
+//! backward_input: over n, a = dy, b = code x scale rounded to f32. backward_weight: over m, a = dy, b = x.
+//! backward_bias: plain sums over m. Nothing else shows in the bits: not the instruction set, the threads, the number
+//! of rows, or what shares the call.
 //!
 //! bytes: forward reads the weights once (few rows) or once per 264 rows. flops: 2 m n k each.
-//! accuracy: within gamma(depth) = depth eps / (1 - depth eps) of the sum of |a b|, eps = 2^-24, of the exact result.
-//! range: |x| below 2^120 with e4m3 weights, since x may carry a factor of 256 through the chain.
+//! accuracy: within gamma(depth) = depth eps / (1 - depth eps) of the sum of |a b|, eps = 2^-24, of the exact result;
+//! with scales by block depth is min(k, 128) + ceil(k / 128).
+//! range: sums of products within f32 before the scale, and |x| below 2^120 with e4m3 weights, since x may carry a
+//! factor of 256 through the chain.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -22,15 +28,19 @@ mod cpu;
 mod kernel;
 pub mod naive;
 mod packed;
+mod packing;
+mod scales;
 mod store;
 #[cfg(test)]
 mod tests;
 mod tiles;
 
 pub(crate) use kernel::prefetch;
-pub use packed::{Packed, WeightScale};
+pub use packed::Packed;
+pub use scales::{SCALE_BLOCK, WeightScale, amax, larger};
 
 use self::cpu::{Left, Product, Right};
+use self::scales::Scales;
 use self::tiles::{Source, Tiling};
 use crate::parallel::Parts;
 use crate::{Cpu, DType, isa::by_isa, scratch};
@@ -56,13 +66,40 @@ pub struct Job<'a> {
     pub y: &'a mut [f32],
 }
 
+/// Rows of e4m3 codes with a scale each: value = code x scale.
+#[derive(Clone, Copy, Debug)]
+pub struct Codes8<'a> {
+    /// `[m, k]`.
+    pub codes: &'a [u8],
+    /// `[m]`, powers of two; NaN for a row that was not finite. See [`round::e4m3_rows`](crate::ops::round::e4m3_rows).
+    pub scales: &'a [f32],
+}
+
 /// y = x W^T + bias for several matrices that share x, `[m, k]`, in one parallel region (q, k and v, or gate and up).
 ///
 /// # Panics
 /// When a shape does not fit.
 pub fn forward(cpu: &Cpu, m: usize, x: &[f32], jobs: &mut [Job<'_>]) {
+    forward_from(cpu, m, x.len(), Source::Rows(x), jobs);
+}
+
+/// As [`forward`] of the values code x scale, bit for bit, without a copy of them.
+///
+/// # Panics
+/// When a shape does not fit or a scale is neither a power of two nor NaN.
+pub fn forward_e4m3(cpu: &Cpu, m: usize, x: Codes8<'_>, jobs: &mut [Job<'_>]) {
+    assert_eq!(x.scales.len(), m, "the scales of x are not [{m}]");
+    for (row, &scale) in x.scales.iter().enumerate() {
+        let is_power = scale.is_normal() && scale > 0.0 && scale.to_bits().trailing_zeros() >= f32::MANTISSA_DIGITS - 1;
+        assert!(is_power || scale.is_nan(), "row {row} of x: its scale {scale:e} is no power of two");
+    }
+    forward_from(cpu, m, x.codes.len(), Source::Codes(x), jobs);
+}
+
+/// [`forward`] of `len` values from anywhere.
+fn forward_from(cpu: &Cpu, m: usize, len: usize, x: Source<'_>, jobs: &mut [Job<'_>]) {
     let Some(k) = jobs.first().map(|job| job.w.k()) else { return };
-    assert_eq!(x.len(), m * k, "x is not [{m}, {k}]");
+    assert_eq!(len, m * k, "x is not [{m}, {k}]");
     for (i, job) in jobs.iter().enumerate() {
         let n = job.w.n();
         assert_eq!(job.w.k(), k, "job {i}: {:?} does not take rows of {k}", job.w);
@@ -76,13 +113,13 @@ pub fn forward(cpu: &Cpu, m: usize, x: &[f32], jobs: &mut [Job<'_>]) {
     let few = m <= kernel::direct_rows(cpu.isa());
     let scaled = few && jobs.iter().any(|job| job.w.dtype() == DType::E4m3);
     let plain = !few || jobs.iter().any(|job| job.w.dtype() != DType::E4m3);
-    scratch::with::<PLAIN, _>(if plain { x.len() } else { 0 }, |plain_pack| {
-        scratch::with::<SCALED, _>(if scaled { x.len() } else { 0 }, |scaled_pack| {
+    scratch::with::<PLAIN, _>(if plain { len } else { 0 }, |plain_pack| {
+        scratch::with::<SCALED, _>(if scaled { len } else { 0 }, |scaled_pack| {
             if plain {
-                tiles::pack(cpu, tiling, k, Source::Rows(x), 1.0, plain_pack);
+                tiles::pack(cpu, tiling, k, x, 1.0, plain_pack);
             }
             if scaled {
-                tiles::pack(cpu, tiling, k, Source::Rows(x), kernel::E4M3_FACTOR, scaled_pack);
+                tiles::pack(cpu, tiling, k, x, kernel::E4M3_FACTOR, scaled_pack);
             }
             let left = Left { tiling, depth: k, plain: plain_pack, scaled: scaled_pack };
             for jobs in jobs.chunks_mut(TOGETHER) {
@@ -91,7 +128,7 @@ pub fn forward(cpu: &Cpu, m: usize, x: &[f32], jobs: &mut [Job<'_>]) {
                     jobs.next().map(|job| Product {
                         right: Right::Outputs(job.w),
                         columns: job.w.n(),
-                        scales: job.w.panel_scales(),
+                        scales: job.w.product_scales(),
                         bias: job.bias,
                         c: Parts::new(job.y),
                         accumulate: false,
@@ -148,7 +185,7 @@ fn product(
     scratch::with::<PLAIN, _>(rows * depth, |pack| {
         tiles::pack(cpu, tiling, depth, left, 1.0, pack);
         let left = Left { tiling, depth, plain: pack, scaled: &[] };
-        let product = Product { right, columns, scales: None, bias: None, c: Parts::new(c), accumulate };
+        let product = Product { right, columns, scales: Scales::One, bias: None, c: Parts::new(c), accumulate };
         cpu::blocks(cpu, left, &[Some(product)]);
     });
 }

@@ -56,12 +56,17 @@ pub(super) enum Store {
 static CURRENT: Mutex<(Weak<Chunk>, usize)> = Mutex::new((Weak::new(), 0));
 
 impl Store {
+    /// Length of a store that was asked for `bytes` bytes.
+    pub(super) fn bytes_for(bytes: usize) -> usize {
+        bytes.next_multiple_of(size_of::<Line>())
+    }
+
     /// At least `bytes` bytes of zeros.
     ///
     /// # Panics
     /// When the system has no memory left.
     pub(super) fn zeroed(bytes: usize) -> Store {
-        let len = bytes.next_multiple_of(64);
+        let len = Store::bytes_for(bytes);
         if len <= SMALL {
             return Store::Heap(vec![Line([0; 64]); len / 64]);
         }

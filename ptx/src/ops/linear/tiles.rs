@@ -1,10 +1,13 @@
 //! The left side of a product, packed for the tile kernel: `[tile][depth][rows of the tile]`.
 
+use super::Codes8;
 use crate::parallel::Parts;
-use crate::{Cpu, isa::by_isa};
+use crate::{Cpu, dtype, isa::by_isa};
 
 /// Elements below which one thread packs alone.
 const SHARE: usize = 1 << 16;
+/// Elements of a row in one go: few enough that what is written stays in the first cache until every row was there.
+const RUN: usize = 64;
 
 /// How rows are cut into tiles: all of one height, or of two that differ by one.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +42,8 @@ impl Tiling {
 pub(super) enum Source<'a> {
     /// `[rows, depth]`.
     Rows(&'a [f32]),
+    /// `[rows, depth]`, 8-bit.
+    Codes(Codes8<'a>),
     /// `[depth, rows]`.
     Columns(&'a [f32]),
 }
@@ -52,6 +57,9 @@ pub(super) fn pack(cpu: &Cpu, tiling: Tiling, depth: usize, source: Source<'_>, 
         let out = unsafe { parts.range(start * depth, (end - start) * depth) };
         match source {
             Source::Rows(x) => pack_rows(cpu.isa(), &x[start * depth..end * depth], depth, factor, out),
+            Source::Codes(Codes8 { codes, scales }) => {
+                pack_codes(cpu.isa(), &codes[start * depth..end * depth], &scales[start..end], depth, factor, out);
+            }
             Source::Columns(x) => pack_columns(cpu.isa(), x, tiling.rows(), start, end - start, factor, out),
         }
     });
@@ -60,13 +68,31 @@ pub(super) fn pack(cpu: &Cpu, tiling: Tiling, depth: usize, source: Source<'_>, 
 by_isa! {
     fn pack_rows(x: &[f32], depth: usize, factor: f32, out: &mut [f32]) {
         let rows = x.len() / depth;
-        // Runs short enough that what is written stays in the first cache until every row has been there.
-        for at in (0..depth).step_by(64) {
-            let len = 64.min(depth - at);
+        for at in (0..depth).step_by(RUN) {
+            let len = RUN.min(depth - at);
             let out = &mut out[at * rows..(at + len) * rows];
             for (r, x) in x.chunks_exact(depth).enumerate() {
                 for (group, &x) in out.chunks_exact_mut(rows).zip(&x[at..at + len]) {
                     group[r] = x * factor;
+                }
+            }
+        }
+    }
+}
+
+by_isa! {
+    fn pack_codes(codes: &[u8], scales: &[f32], depth: usize, factor: f32, out: &mut [f32]) {
+        let rows = scales.len();
+        let mut values = [0.0_f32; RUN];
+        for at in (0..depth).step_by(RUN) {
+            let len = RUN.min(depth - at);
+            let out = &mut out[at * rows..(at + len) * rows];
+            for ((r, codes), &scale) in codes.chunks_exact(depth).enumerate().zip(scales) {
+                for (value, &code) in values.iter_mut().zip(&codes[at..at + len]) {
+                    *value = dtype::e4m3_to_f32(code) * scale * factor;
+                }
+                for (group, &value) in out.chunks_exact_mut(rows).zip(&values) {
+                    group[r] = value;
                 }
             }
         }
