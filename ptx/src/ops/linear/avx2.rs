@@ -9,7 +9,7 @@ use std::arch::x86_64::{
 
 use super::PANEL;
 use super::kernel::{Ahead, E4M3_FACTOR, each_row, prefetch};
-use super::packed::{Codes, place};
+use super::packed::Codes;
 
 /// Most rows whose sums over a whole panel fit the registers beside what they are made of.
 pub(super) const WIDE_ROWS: usize = 2;
@@ -177,22 +177,38 @@ half!(half_e4m3, u8, e4m3_half, code_parts);
 wide!(wide_f32, f32, f32_whole, f32_parts, 2);
 wide!(wide_bf16, u16, bf16_whole, code_parts, 1);
 
+/// Sums in the order of [`e4m3_lanes`]: the even outputs of the first 16 and of the second, then the odd ones.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn to_lanes(sums: &[f32; PANEL]) -> [__m256; 4] {
+    let [low, high] = [0, 2].map(|part| {
+        let (p, q) = (load(sums, part), load(sums, part + 1));
+        let (first, second) = (_mm256_permute2f128_ps::<0x20>(p, q), _mm256_permute2f128_ps::<0x31>(p, q));
+        (_mm256_shuffle_ps::<0x88>(first, second), _mm256_shuffle_ps::<0xdd>(first, second))
+    });
+    [low.0, high.0, low.1, high.1]
+}
+
+/// The way back from [`to_lanes`].
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn from_lanes(lanes: [__m256; 4], sums: &mut [f32; PANEL]) {
+    for half in 0..2 {
+        let (even, odd) = (lanes[half], lanes[half + 2]);
+        let (first, second) = (_mm256_unpacklo_ps(even, odd), _mm256_unpackhi_ps(even, odd));
+        store(sums, 2 * half, _mm256_permute2f128_ps::<0x20>(first, second));
+        store(sums, 2 * half + 1, _mm256_permute2f128_ps::<0x31>(first, second));
+    }
+}
+
 /// One or two rows of e4m3, for AVX-512 too: narrow registers with more of them at work are no slower here.
 #[allow(clippy::needless_range_loop)] // parts of two arrays at once
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn wide_e4m3<const R: usize>(a: &[f32], b: &[[u8; PANEL]], sums: &mut [[f32; PANEL]], ahead: Ahead) {
     let sums: &mut [[f32; PANEL]; R] = sums.try_into().expect("one row of sums for each row");
-    // The sums in the order of the lanes: those of byte 0, then of byte 1, 2 and 3.
-    let lane = |output: usize| place(output) % 4 * 8 + place(output) / 4;
     let mut acc = [[_mm256_setzero_ps(); 4]; R];
-    let mut ordered = [0.0; PANEL];
     for r in 0..R {
-        for output in 0..PANEL {
-            ordered[lane(output)] = sums[r][output];
-        }
-        for part in 0..4 {
-            acc[r][part] = load(&ordered, part);
-        }
+        acc[r] = to_lanes(&sums[r]);
     }
     let mut at = ahead.at;
     for (b, a) in b.iter().zip(a.as_chunks::<R>().0) {
@@ -207,12 +223,7 @@ pub(super) fn wide_e4m3<const R: usize>(a: &[f32], b: &[[u8; PANEL]], sums: &mut
         }
     }
     for r in 0..R {
-        for part in 0..4 {
-            store(&mut ordered, part, acc[r][part]);
-        }
-        for output in 0..PANEL {
-            sums[r][output] = ordered[lane(output)];
-        }
+        from_lanes(acc[r], &mut sums[r]);
     }
 }
 

@@ -16,8 +16,8 @@
 //! bytes: forward reads the weights once (few rows) or once per 264 rows. flops: 2 m n k each.
 //! accuracy: within gamma(depth) = depth eps / (1 - depth eps) of the sum of |a b|, eps = 2^-24, of the exact result;
 //! with scales by block depth is min(k, 128) + ceil(k / 128).
-//! range: sums of products within f32 before the scale, and |x| below 2^120 with e4m3 weights, since x may carry a
-//! factor of 256 through the chain.
+//! range: sums of products within f32 before the scale, and |x| below 2^120 with e4m3 weights or inputs, since x may
+//! carry a factor of 256 through the chain.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;

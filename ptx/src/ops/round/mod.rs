@@ -6,8 +6,9 @@
 //! `e4m3_rows`: each row of `width` values to codes and one scale, a power of two: the least at which no value exceeds
 //! 448 ([`dtype::scale_pow2`](crate::dtype::scale_pow2) of the row's largest magnitude, 1 for zeros). code = e4m3(x /
 //! scale), and x / scale is exact, but where it is subnormal, far below every code. A row with a value that is not
-//! finite gets the scale NaN, so that it cannot pass unnoticed. Value = code x scale is within 2^-4 of x, or within half
-//! the smallest subnormal, 2^-10 scale. Order: none, a row's scale is a maximum. Bytes: reads 4 and writes 1 per element.
+//! finite gets the scale NaN, so that it cannot pass unnoticed. Order: none, a row's scale is a maximum. Bytes: reads 4
+//! and writes 1 per element. Accuracy: code x scale is within 2^-4 |x| of x, or within half the smallest subnormal, 2^-10
+//! scale. Range: magnitudes from 1.9375 x 2^127 on round to 2^128, which reads back as infinity.
 
 pub mod cases;
 mod cpu;
