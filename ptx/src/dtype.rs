@@ -29,6 +29,16 @@ impl DType {
         }
     }
 
+    /// The largest finite value of an 8-bit format, which scales are made for; none for formats without a scale.
+    #[must_use]
+    pub const fn largest_code(self) -> Option<f32> {
+        match self {
+            DType::E4m3 => Some(E4M3_MAX),
+            DType::E5m2 => Some(E5M2_MAX),
+            DType::F32 | DType::Bf16 | DType::F16 => None,
+        }
+    }
+
     /// Its name in recipes and tables.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -139,15 +149,21 @@ pub fn e4m3_to_f32(code: u8) -> f32 {
     f32::from_bits(value.to_bits() & !nan | nan & 0x7fc0_0000)
 }
 
-/// The value of an e5m2 code.
+/// The value of an e5m2 code, which is the upper byte of an f16.
 #[must_use]
 #[inline(always)]
 pub fn e5m2_to_f32(code: u8) -> f32 {
-    f16_to_f32(u16::from(code) << 8)
+    let c = u32::from(code);
+    let bits = (c & 0x80) << 24 | (c & 0x7f) << 21;
+    let value = f32::from_bits(bits) * f32::from_bits((127 + 112) << 23); // exact: rebias by 2^112
+    // Infinity and NaN by masks, as for e4m3. A NaN comes out quiet, as hardware widens it from f16.
+    let special = u32::from(c & 0x7f >= 0x7c).wrapping_neg() & 0x7f80_0000;
+    let quiet = u32::from(c & 0x7f > 0x7c).wrapping_neg() & 0x0040_0000;
+    f32::from_bits(value.to_bits() | special | quiet)
 }
 
-/// The power of two that a static scale takes for values of magnitude up to `bound`: `2^ceil(log2(bound / 448))`,
-/// and 1 for an all-zero or empty range.
+/// The power of two that brings values of magnitude up to `bound` within `max`, the largest of an 8-bit format:
+/// `2^ceil(log2(bound / max))`, not below the least normal f32, and 1 for an all-zero or empty range.
 ///
 /// # Panics
 /// When `bound` is negative or not finite.
@@ -161,6 +177,24 @@ pub fn scale_pow2(bound: f32, max: f32) -> f32 {
     let exponent = ratio.to_bits() >> 23;
     let up = u32::from(ratio.to_bits() & 0x007f_ffff != 0);
     f32::from_bits((exponent + up) << 23)
+}
+
+/// The exponent byte e of the scale `2^(e - 127)` that a row of largest magnitude `amax` takes: [`scale_pow2`] as far
+/// as `max * scale` stays finite. Above that, infinity included, the largest such scale. `amax` is not NaN.
+#[must_use]
+#[inline(always)]
+#[allow(clippy::cast_possible_truncation)] // at most 254
+pub fn scale_exponent(amax: f32, max: f32) -> u8 {
+    let top = 127 + 254 - (max.to_bits() >> 23);
+    let exponent = if amax == f32::INFINITY { top } else { scale_pow2(amax, max).to_bits() >> 23 };
+    exponent.min(top) as u8
+}
+
+/// The scale `2^(e - 127)` of an exponent byte; e is from 1 to 254.
+#[must_use]
+#[inline(always)]
+pub fn scale_from_exponent(e: u8) -> f32 {
+    f32::from_bits(u32::from(e) << 23)
 }
 
 #[cfg(test)]
@@ -268,6 +302,15 @@ mod tests {
         assert_eq!((e4m3_from_f32(f32::NAN), e5m2_from_f32(f32::NAN)), (0x7f, 0x7f));
     }
 
+    /// Widening is that of f16, payloads of NaN included, so that every path may use the hardware's conversion.
+    #[test]
+    fn e5m2_is_the_upper_byte_of_f16() {
+        for code in 0..=u8::MAX {
+            let want = half::f16::from_bits(u16::from(code) << 8).to_f32();
+            assert_eq!(e5m2_to_f32(code).to_bits(), want.to_bits(), "{code:#04x}");
+        }
+    }
+
     #[test]
     fn bf16_agrees_with_half() {
         for bits in (0..=u32::MAX).step_by(9973) {
@@ -280,6 +323,33 @@ mod tests {
     fn static_scales_are_the_least_sufficient_power_of_two() {
         for (bound, want) in [(448.0, 1.0), (449.0, 2.0), (224.0, 0.5), (11.3, 0.031_25), (0.0, 1.0)] {
             assert_eq!(scale_pow2(bound, E4M3_MAX), want, "{bound}");
+        }
+    }
+
+    /// Of every row that can be: the scale is normal, its largest code's value finite, and nothing saturates unless
+    /// no such scale would do.
+    #[test]
+    fn exponent_bytes_are_least_sufficient_normal_and_finite() {
+        for max in [E4M3_MAX, E5M2_MAX] {
+            let mut bounds: Vec<f32> = (0..0x7f80_0000_u32).step_by(99_991).map(f32::from_bits).collect();
+            for e in -140..=118 {
+                #[allow(clippy::cast_possible_truncation)]
+                let edge = (f64::from(max) * 2.0_f64.powi(e)) as f32;
+                let bits = edge.to_bits();
+                bounds.extend([bits, bits + 1, bits.saturating_sub(1)].map(f32::from_bits));
+            }
+            bounds.extend([f32::MAX, f32::INFINITY]);
+            for amax in bounds.into_iter().filter(|b| !b.is_nan()) {
+                let e = scale_exponent(amax, max);
+                let scale = scale_from_exponent(e);
+                assert!(scale.is_normal() && (max * scale).is_finite(), "{amax:e}: exponent {e}");
+                assert_eq!(scale, 2.0_f32.powi(i32::from(e) - 127));
+                let reach = f64::from(max) * f64::from(scale);
+                let top = (max * scale * 2.0).is_infinite();
+                assert!(f64::from(amax) <= reach || top, "{amax:e} exceeds {reach:e}");
+                assert!(amax == 0.0 || e == 1 || f64::from(amax) > reach / 2.0, "{amax:e}: half of {scale:e} would do");
+            }
+            assert_eq!(scale_exponent(0.0, max), 127);
         }
     }
 }

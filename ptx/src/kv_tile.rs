@@ -3,11 +3,15 @@
 //! A page holds `page_len` tokens: all K tiles, one for each kv head, then all V tiles. On the CPU a K tile is
 //! dim-major, `[head_dim][page_len]`, so that reading it puts the lanes across keys; a V tile is
 //! `[page_len][head_dim]`. Elements are in the machine's byte order and need no alignment.
+//!
+//! With [`KvScale::Token`] the tiles are followed by exponent bytes, `[kv_heads][page_len]` for K and then for V, each
+//! only if that one is 8-bit: byte e says that the token's scale is `2^(e - 127)`, with e from 1 to 254.
 
 use std::ops::Range;
 
 use crate::DType;
-use crate::dtype::{bf16_from_f32, bf16_to_f32, e4m3_from_f32, e4m3_to_f32};
+use crate::dtype::{E4M3_MAX, E5M2_MAX, scale_from_exponent};
+use crate::dtype::{bf16_from_f32, bf16_to_f32, e4m3_from_f32, e4m3_to_f32, e5m2_from_f32, e5m2_to_f32};
 
 /// How the 8-bit keys and values of a layer are scaled; other formats have no scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,19 +31,19 @@ pub struct KvShape {
     pub head_dim: usize,
     /// Tokens of a page: a power of two from 1 to 256.
     pub page_len: usize,
-    /// Element format of K: f32, bf16 or e4m3.
+    /// Element format of K: f32, bf16, e4m3 or e5m2.
     pub k: DType,
-    /// Element format of V: f32, bf16 or e4m3.
+    /// Element format of V: f32, bf16, e4m3 or e5m2.
     pub v: DType,
     /// Scales of K and V where they are 8-bit.
     pub scale: KvScale,
 }
 
 impl KvShape {
-    /// Bytes of one page.
+    /// Bytes of one page: tiles and exponent bytes.
     #[must_use]
     pub fn page_bytes(&self) -> usize {
-        self.kv_heads * (self.tile_bytes(self.k) + self.tile_bytes(self.v))
+        self.tiles_bytes() + self.exponent_bytes(self.k) + self.exponent_bytes(self.v)
     }
 
     /// Where the K tile of `head` in `page` lies in the layer's bytes.
@@ -58,8 +62,39 @@ impl KvShape {
         start..start + len
     }
 
+    /// Where the exponent bytes of the keys of `head` in `page` lie, one for each slot; none where K has no scale for
+    /// each token.
+    #[must_use]
+    pub fn k_exponents(&self, page: u32, head: usize) -> Option<Range<usize>> {
+        self.exponents(self.k, self.tiles_bytes(), page, head)
+    }
+
+    /// Where the exponent bytes of the values of `head` in `page` lie; none where V has no scale for each token.
+    #[must_use]
+    pub fn v_exponents(&self, page: u32, head: usize) -> Option<Range<usize>> {
+        self.exponents(self.v, self.tiles_bytes() + self.exponent_bytes(self.k), page, head)
+    }
+
+    fn exponents(&self, dtype: DType, plane: usize, page: u32, head: usize) -> Option<Range<usize>> {
+        let start = page as usize * self.page_bytes() + plane + head * self.page_len;
+        self.by_token(dtype).then_some(start..start + self.page_len)
+    }
+
+    /// Whether elements of this format have a scale for each token.
+    fn by_token(&self, dtype: DType) -> bool {
+        self.scale == KvScale::Token && dtype.largest_code().is_some()
+    }
+
     fn tile_bytes(&self, dtype: DType) -> usize {
         self.head_dim * self.page_len * dtype.bytes()
+    }
+
+    fn tiles_bytes(&self) -> usize {
+        self.kv_heads * (self.tile_bytes(self.k) + self.tile_bytes(self.v))
+    }
+
+    fn exponent_bytes(&self, dtype: DType) -> usize {
+        if self.by_token(dtype) { self.kv_heads * self.page_len } else { 0 }
     }
 }
 
@@ -70,9 +105,10 @@ pub struct KvPages<'a> {
     pub shape: KvShape,
     /// Page after page.
     pub bytes: &'a [u8],
-    /// Scale of each kv head's keys, a power of two; value = code x scale. Used only when K is e4m3.
+    /// Scale of each kv head's keys, a power of two; value = code x scale. Used only when K is 8-bit and
+    /// [`KvScale::Static`].
     pub k_scales: &'a [f32],
-    /// Scale of each kv head's values, a power of two. Used only when V is e4m3.
+    /// Scale of each kv head's values, a power of two. Used only when V is 8-bit and [`KvScale::Static`].
     pub v_scales: &'a [f32],
 }
 
@@ -86,6 +122,44 @@ pub struct KvPagesMut<'a> {
     pub k_scales: &'a [f32],
     /// Scale of each kv head's values.
     pub v_scales: &'a [f32],
+    /// What rounding to 8 bits lost is added here, one entry for each kv head. The codes do not depend on it.
+    pub counts: Option<&'a mut [KvCounts]>,
+}
+
+/// What was written to 8-bit pages of one kv head; formats of more bits are not counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KvCounts {
+    /// Elements of keys.
+    pub k: FormatCounts,
+    /// Elements of values.
+    pub v: FormatCounts,
+}
+
+/// How many elements were rounded to an 8-bit format, and how many of them lost more than a rounding.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FormatCounts {
+    /// All, NaN included.
+    pub elements: u64,
+    /// Infinite, or so large after scaling that rounding would have gone past the largest finite value: beyond 464 in
+    /// e4m3, from 61440 in e5m2. They became that value.
+    pub saturated: u64,
+    /// Not zero, with a code of zero.
+    pub underflowed: u64,
+}
+
+impl std::ops::AddAssign for FormatCounts {
+    fn add_assign(&mut self, other: FormatCounts) {
+        self.elements += other.elements;
+        self.saturated += other.saturated;
+        self.underflowed += other.underflowed;
+    }
+}
+
+impl std::ops::AddAssign for KvCounts {
+    fn add_assign(&mut self, other: KvCounts) {
+        self.k += other.k;
+        self.v += other.v;
+    }
 }
 
 /// Consecutive rows of a batch that are consecutive tokens of one sequence.
@@ -110,20 +184,32 @@ impl Span<'_> {
 }
 
 impl KvPages<'_> {
-    /// The scale that key codes of `head` are multiplied by.
+    /// The scale that all key codes of `head` are multiplied by.
     pub(crate) fn k_scale(&self, head: usize) -> f32 {
-        scale(self.shape.k, self.k_scales, head)
+        scale(&self.shape, self.shape.k, self.k_scales, head)
     }
 
-    /// The scale that value codes of `head` are multiplied by.
+    /// The scale that all value codes of `head` are multiplied by.
     pub(crate) fn v_scale(&self, head: usize) -> f32 {
-        scale(self.shape.v, self.v_scales, head)
+        scale(&self.shape, self.shape.v, self.v_scales, head)
+    }
+
+    /// The scale of its own that the key in `slot` of `page` has.
+    pub(crate) fn k_token_scale(&self, page: u32, head: usize, slot: usize) -> f32 {
+        let exponents = self.shape.k_exponents(page, head);
+        exponents.map_or(1.0, |range| scale_from_exponent(self.bytes[range][slot]))
+    }
+
+    /// The scale of its own that the value in `slot` of `page` has.
+    pub(crate) fn v_token_scale(&self, page: u32, head: usize, slot: usize) -> f32 {
+        let exponents = self.shape.v_exponents(page, head);
+        exponents.map_or(1.0, |range| scale_from_exponent(self.bytes[range][slot]))
     }
 }
 
-/// The scale of a head; formats other than e4m3 have none.
-pub(crate) fn scale(dtype: DType, scales: &[f32], head: usize) -> f32 {
-    if dtype == DType::E4m3 { scales[head] } else { 1.0 }
+/// The static scale of a head; 1 where there is none.
+pub(crate) fn scale(shape: &KvShape, dtype: DType, scales: &[f32], head: usize) -> f32 {
+    if shape.scale == KvScale::Static && dtype.largest_code().is_some() { scales[head] } else { 1.0 }
 }
 
 /// How elements of one format are read from bytes and written to them.
@@ -142,12 +228,24 @@ pub(crate) trait Element {
     fn write(x: f32, bytes: &mut [u8]);
 }
 
+/// What 8-bit formats have beside: the bits of two magnitudes.
+pub(crate) trait Element8: Element {
+    /// The largest finite value.
+    const LARGEST: f32;
+    /// Up to here a magnitude is rounded to the largest value or below; beyond it is clipped.
+    const CLIPPED_BEYOND: u32;
+    /// Up to here it is rounded to zero.
+    const ZERO_UP_TO: u32;
+}
+
 /// Element of f32 tiles.
 pub(crate) struct F32;
 /// Element of bf16 tiles.
 pub(crate) struct Bf16;
 /// Element of e4m3 tiles.
 pub(crate) struct E4m3;
+/// Element of e5m2 tiles.
+pub(crate) struct E5m2;
 
 impl Element for F32 {
     const BYTES: usize = 4;
@@ -191,6 +289,34 @@ impl Element for E4m3 {
     }
 }
 
+impl Element8 for E4m3 {
+    const LARGEST: f32 = E4M3_MAX;
+    // The middle between 448 and 480 goes to 448, whose code is even; that between 0 and 2^-9 to 0.
+    const CLIPPED_BEYOND: u32 = 464.0_f32.to_bits();
+    const ZERO_UP_TO: u32 = (127 - 10) << 23;
+}
+
+impl Element for E5m2 {
+    const BYTES: usize = 1;
+
+    #[inline(always)]
+    fn read(bytes: &[u8]) -> f32 {
+        e5m2_to_f32(bytes[0])
+    }
+
+    #[inline(always)]
+    fn write(x: f32, bytes: &mut [u8]) {
+        bytes[0] = e5m2_from_f32(x);
+    }
+}
+
+impl Element8 for E5m2 {
+    const LARGEST: f32 = E5M2_MAX;
+    // The middle between 57344 and 65536 would go to 65536, whose code is even; that between 0 and 2^-16 goes to 0.
+    const CLIPPED_BEYOND: u32 = 61_440.0_f32.to_bits() - 1;
+    const ZERO_UP_TO: u32 = (127 - 17) << 23;
+}
+
 /// The code, as a number, of element `index` of a tile: the slow way, for references.
 pub(crate) fn code(dtype: DType, tile: &[u8], index: usize) -> f32 {
     let bytes = &tile[index * dtype.bytes()..][..dtype.bytes()];
@@ -198,7 +324,8 @@ pub(crate) fn code(dtype: DType, tile: &[u8], index: usize) -> f32 {
         DType::F32 => F32::read(bytes),
         DType::Bf16 => Bf16::read(bytes),
         DType::E4m3 => E4m3::read(bytes),
-        DType::F16 | DType::E5m2 => unreachable!("refused by `check`"),
+        DType::E5m2 => E5m2::read(bytes),
+        DType::F16 => unreachable!("refused by `check`"),
     }
 }
 
@@ -221,8 +348,8 @@ pub(crate) fn check(
     );
     assert!(shape.kv_heads > 0 && shape.head_dim > 0, "pages without heads or dims: {shape:?}");
     for (name, dtype, scales) in [("k", shape.k, k_scales), ("v", shape.v, v_scales)] {
-        assert!(matches!(dtype, DType::F32 | DType::Bf16 | DType::E4m3), "{name} pages cannot be {dtype}");
-        if dtype == DType::E4m3 {
+        assert!(dtype != DType::F16, "{name} pages cannot be {dtype}: it must be f32, bf16, e4m3 or e5m2");
+        if dtype.largest_code().is_some() && shape.scale == KvScale::Static {
             assert_eq!(scales.len(), shape.kv_heads, "{name} needs one scale for each kv head");
             let good = |s: &f32| s.is_normal() && *s > 0.0 && s.to_bits() & 0x007f_ffff == 0;
             assert!(scales.iter().all(good), "{name} scales must be powers of two: {scales:?}");
@@ -247,18 +374,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tiles_fill_the_page_without_gap_or_overlap() {
-        for (k, v) in [(DType::F32, DType::F32), (DType::Bf16, DType::E4m3), (DType::E4m3, DType::F32)] {
-            let shape = KvShape { kv_heads: 3, head_dim: 48, page_len: 16, k, v, scale: KvScale::Static };
-            let mut at = 0;
-            for page in 0..3 {
-                for tile in (0..3).map(|h| shape.k_tile(page, h)).chain((0..3).map(|h| shape.v_tile(page, h))) {
-                    assert_eq!(tile.start, at, "{shape:?}, page {page}");
-                    at = tile.end;
+    fn tiles_and_exponents_fill_the_page_without_gap_or_overlap() {
+        for (k, v) in [
+            (DType::F32, DType::F32),
+            (DType::Bf16, DType::E4m3),
+            (DType::E4m3, DType::F32),
+            (DType::E5m2, DType::E4m3),
+        ] {
+            for scale in [KvScale::Static, KvScale::Token] {
+                let shape = KvShape { kv_heads: 3, head_dim: 48, page_len: 16, k, v, scale };
+                let mut at = 0;
+                for page in 0..3 {
+                    let tiles = (0..3).map(|h| shape.k_tile(page, h)).chain((0..3).map(|h| shape.v_tile(page, h)));
+                    let exponents = (0..3).filter_map(|h| shape.k_exponents(page, h));
+                    for part in tiles.chain(exponents).chain((0..3).filter_map(|h| shape.v_exponents(page, h))) {
+                        assert_eq!(part.start, at, "{shape:?}, page {page}");
+                        at = part.end;
+                    }
+                    assert_eq!(at, (page as usize + 1) * shape.page_bytes());
                 }
-                assert_eq!(at, (page as usize + 1) * shape.page_bytes());
+                let eight = [k, v].iter().filter(|d| d.bytes() == 1 && scale == KvScale::Token).count();
+                assert_eq!(shape.page_bytes(), 3 * 16 * (48 * (k.bytes() + v.bytes()) + eight));
             }
-            assert_eq!(shape.page_bytes(), 3 * 48 * 16 * (k.bytes() + v.bytes()));
         }
     }
 
@@ -267,15 +404,18 @@ mod tests {
         let shape =
             KvShape { kv_heads: 2, head_dim: 16, page_len: 4, k: DType::E4m3, v: DType::E4m3, scale: KvScale::Static };
         let good = Span { first_row: 0, row_count: 5, first_position: 0, block_table: &[1, 0] };
-        let bytes = 2 * shape.page_bytes();
         let attempt = |shape: KvShape, scales: &[f32], spans: &[Span<'_>]| {
+            let bytes = 2 * shape.page_bytes();
             std::panic::catch_unwind(|| check(&shape, bytes, scales, &[1.0, 0.5], spans, 8)).is_ok()
         };
         assert!(attempt(shape, &[1.0, 0.25], &[good]));
         assert!(!attempt(shape, &[1.0, 0.3], &[good]), "a scale that is no power of two");
         assert!(!attempt(shape, &[1.0], &[good]), "a missing scale");
         assert!(!attempt(KvShape { page_len: 6, ..shape }, &[1.0, 0.25], &[good]), "page_len 6");
-        assert!(!attempt(KvShape { k: DType::E5m2, ..shape }, &[1.0, 0.25], &[good]), "e5m2 keys");
+        assert!(!attempt(KvShape { k: DType::F16, ..shape }, &[1.0, 0.25], &[good]), "f16 keys");
+        assert!(!attempt(KvShape { k: DType::E5m2, ..shape }, &[1.0], &[good]), "a missing scale of e5m2");
+        assert!(attempt(KvShape { k: DType::Bf16, ..shape }, &[], &[good]), "bf16 needs no scale");
+        assert!(attempt(KvShape { scale: KvScale::Token, v: DType::Bf16, ..shape }, &[], &[good]), "nor do tokens");
         assert!(!attempt(shape, &[1.0, 0.25], &[good, good]), "rows given twice");
         assert!(!attempt(shape, &[1.0, 0.25], &[Span { row_count: 9, ..good }]), "too few rows");
         assert!(!attempt(shape, &[1.0, 0.25], &[Span { first_position: 4, ..good }]), "too few pages");

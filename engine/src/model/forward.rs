@@ -189,7 +189,7 @@ impl LayerStep<'_> {
         rope::forward(cpu, c.heads, d, &mut a.q, cos, sin);
         rope::forward(cpu, c.kv_heads, d, &mut a.k, cos, sin);
         let (k_scales, v_scales) = (&l.k_scales[..], &l.v_scales[..]);
-        let mut write = KvPagesMut { shape, bytes: pages, k_scales, v_scales };
+        let mut write = KvPagesMut { shape, bytes: pages, k_scales, v_scales, counts: None };
         kv_append::forward(cpu, &mut write, batch.spans, &a.k, &a.v);
         let read = KvPages { shape, bytes: write.bytes, k_scales, v_scales };
         let lse = keep.then_some(&mut a.lse[..]);

@@ -88,6 +88,9 @@ struct Keys<'a> {
     /// dK and dV of the block, `[KEYS][pitch]`.
     dk: &'a mut [f32],
     dv: &'a mut [f32],
+    /// Scales of the keys and values of their own, 1 where they have none.
+    k_scales: &'a mut [f32],
+    v_scales: &'a mut [f32],
 }
 
 impl Head<'_> {
@@ -119,15 +122,15 @@ impl Head<'_> {
         }
         let query_sizes = [BLOCK * pitch, BLOCK * dims, BLOCK * pitch, BLOCK * dims, BLOCK, BLOCK * pitch];
         let pair_sizes = [BLOCK * KEYS; 2];
-        let key_sizes = [KEYS * dims, KEYS * pitch, KEYS * dims, KEYS * pitch, KEYS * pitch, KEYS * pitch];
+        let key_sizes = [KEYS * dims, KEYS * pitch, KEYS * dims, KEYS * pitch, KEYS * pitch, KEYS * pitch, KEYS, KEYS];
         let sizes = [query_sizes.iter().sum(), pair_sizes.iter().sum(), key_sizes.iter().sum()];
         scratch::with::<0, _>(sizes.iter().sum(), |buffer| {
             let [queries, pairs, keys] = split(buffer, sizes);
             let [q, q_rows, dout, dout_rows, dot, dq_block] = split(queries, query_sizes);
             let [p, ds] = split(pairs, pair_sizes);
             let mut work = Work { q, q_rows, dout, dout_rows, dot, dq: dq_block, p, ds };
-            let [k, k_columns, v, v_columns, dk_block, dv_block] = split(keys, key_sizes);
-            let mut keys = Keys { k, k_columns, v, v_columns, dk: dk_block, dv: dv_block };
+            let [k, k_columns, v, v_columns, dk_block, dv_block, k_scales, v_scales] = split(keys, key_sizes);
+            let mut keys = Keys { k, k_columns, v, v_columns, dk: dk_block, dv: dv_block, k_scales, v_scales };
             for first in (0..rows).step_by(BLOCK) {
                 let count = BLOCK.min(rows - first);
                 self.load_queries(&mut work, first, count);
@@ -203,6 +206,17 @@ impl Head<'_> {
         widen::values(self.isa, stretch, keys.v_columns, KEYS);
         widen::values_to_keys(self.isa, keys.v_columns, dims, keys.v, KEYS);
         keys.v[groups * dims..].fill(0.0);
+        keys.v_scales.fill(1.0);
+        stretch.v_scales(keys.v_scales);
+        keys.k_scales.fill(1.0);
+        if stretch.k_scales(keys.k_scales).is_some() {
+            // dQ sums over keys of different scales, so it needs their values: the products are exact.
+            for column in keys.k_columns.chunks_exact_mut(KEYS * GROUP) {
+                for (key, &scale) in column.chunks_exact_mut(GROUP).zip(&*keys.k_scales) {
+                    key.iter_mut().for_each(|x| *x *= scale);
+                }
+            }
+        }
         for token in 0..count {
             keys.dk[token * pitch..][..dims].copy_from_slice(self.row(dk, first + token));
             keys.dv[token * pitch..][..dims].copy_from_slice(self.row(dv, first + token));
@@ -229,7 +243,7 @@ impl Head<'_> {
                 let seen = (position + 1).saturating_sub(key).min(KEYS);
                 let lse = self.given.lse[self.place(first + row)];
                 let (p, ds) = (&mut work.p[row * KEYS..][..KEYS], &mut work.ds[row * KEYS..][..KEYS]);
-                weights(isa, p, ds, seen, scale, v_scale, lse, work.dot[row]);
+                weights(isa, p, ds, seen, keys.k_scales, keys.v_scales, scale, v_scale, lse, work.dot[row]);
             }
             let dq = &mut work.dq[row * pitch..];
             let columns = Source::wide_values(keys.k_columns, KEYS);
@@ -247,10 +261,14 @@ impl Head<'_> {
 
 by_isa! {
     /// Scores to probabilities and dP to dS, in place; zero from `seen` on.
-    fn weights(p: &mut [f32], ds: &mut [f32], seen: usize, scale: f32, v_scale: f32, lse: f32, dot: f32) {
-        for (p, ds) in p[..seen].iter_mut().zip(&mut ds[..seen]) {
-            *p = exp(*p * scale - lse);
-            *ds = *p * (*ds * v_scale - dot);
+    fn weights(
+        p: &mut [f32], ds: &mut [f32], seen: usize, k_scales: &[f32], v_scales: &[f32], scale: f32, v_scale: f32,
+        lse: f32, dot: f32,
+    ) {
+        let scales = k_scales[..seen].iter().zip(&v_scales[..seen]);
+        for ((p, ds), (k, v)) in p[..seen].iter_mut().zip(&mut ds[..seen]).zip(scales) {
+            *p = exp(*p * k * scale - lse);
+            *ds = *p * (*ds * v * v_scale - dot);
         }
         p[seen..].fill(0.0);
         ds[seen..].fill(0.0);

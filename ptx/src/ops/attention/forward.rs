@@ -5,7 +5,7 @@
 //! scratch first. Both give the same numbers to the same chains.
 
 use super::lanes::{E4M3_GAIN, GROUP, ROWS, Source, mix, scores};
-use super::rows::{combine, finish, softmax};
+use super::rows::{combine, finish, scale_each, softmax};
 use super::{CHUNK, Shape, widen};
 use crate::kv_tile::{KvPages, Span};
 use crate::math::{exp, ln};
@@ -86,6 +86,13 @@ struct Work<'a> {
     chunk: &'a mut [f32],
 }
 
+/// Scales of a chunk's keys and values of their own, where they have such.
+#[derive(Clone, Copy)]
+struct TokenScales<'a> {
+    k: Option<&'a [f32]>,
+    v: Option<&'a [f32]>,
+}
+
 impl Block<'_> {
     fn run(&self, out: &Parts<'_, f32>, lse: Option<&Parts<'_, f32>>) {
         let dims = self.pages.shape.head_dim;
@@ -100,15 +107,20 @@ impl Block<'_> {
             ROWS * pitch,
             CHUNK * dims,
             CHUNK * pitch,
+            CHUNK,
+            CHUNK,
         ];
         scratch::with::<0, _>(sizes.iter().sum(), |buffer| {
-            let [queries, totals, largest, sums, weights, chunk, wide_k, wide_v] = split(buffer, sizes);
+            let [queries, totals, largest, sums, weights, chunk, wide_k, wide_v, k_scales, v_scales] =
+                split(buffer, sizes);
             let mut work = Work { queries, totals, largest, sums, weights, chunk };
             let in_place = self.load_queries(work.queries);
             let keys = self.position(self.rows - 1) + 1;
             for first in (0..keys).step_by(CHUNK) {
                 let keys = CHUNK.min(keys - first);
                 let k = self.keys(first, keys, in_place, wide_k);
+                let stretch = self.stretch(first, keys);
+                let scales = TokenScales { k: stretch.k_scales(k_scales), v: stretch.v_scales(v_scales) };
                 // The values come after the first scores, which have them fetched.
                 let (mut room, mut v) = (Some(&mut *wide_v), None);
                 for row in (0..self.rows).step_by(ROWS) {
@@ -121,7 +133,7 @@ impl Block<'_> {
                         let room = room.take().expect("taken once for each chunk");
                         self.values(first, keys, in_place, room)
                     });
-                    self.mix(&mut work, row, &seen, first, v);
+                    self.mix(&mut work, row, &seen, first, v, scales);
                 }
             }
             self.store(&work, out, lse);
@@ -219,7 +231,15 @@ impl Block<'_> {
     }
 
     /// Takes those rows from the scores to their new running state.
-    fn mix(&self, work: &mut Work<'_>, row: usize, seen: &[usize; ROWS], first: usize, v: &Source<'_>) {
+    fn mix(
+        &self,
+        work: &mut Work<'_>,
+        row: usize,
+        seen: &[usize; ROWS],
+        first: usize,
+        v: &Source<'_>,
+        scales: TokenScales<'_>,
+    ) {
         let rows = ROWS.min(self.rows - row);
         let pitch = self.pages.shape.head_dim.next_multiple_of(GROUP);
         let scale = self.pages.k_scale(self.head) * self.shape.softmax_scale;
@@ -228,7 +248,17 @@ impl Block<'_> {
         let mut states = [(0.0, 0.0); ROWS];
         for (r, state) in states[..rows].iter_mut().enumerate() {
             if seen[r] > 0 {
-                *state = softmax(self.isa, &mut work.weights[r * CHUNK..][..CHUNK], seen[r], scale, gain);
+                let weights = &mut work.weights[r * CHUNK..][..CHUNK];
+                if let Some(scales) = scales.k {
+                    scale_each(self.isa, weights, scales, 1.0);
+                }
+                // The gain comes after the scale, which may round a weight that is all but zero: so in place and
+                // widened the same weight is rounded.
+                let early = if scales.v.is_none() { gain } else { 1.0 };
+                *state = softmax(self.isa, weights, seen[r], scale, early);
+                if let Some(scales) = scales.v {
+                    scale_each(self.isa, weights, scales, gain);
+                }
             }
         }
         let chunk = &mut work.chunk[..rows * pitch];

@@ -26,11 +26,14 @@ impl Plain {
             for head in 0..shape.kv_heads {
                 let k_tile = &pages.bytes[shape.k_tile(page, head)];
                 let v_tile = &pages.bytes[shape.v_tile(page, head)];
+                // At most one of the two is not 1: a static scale, or the token's own.
+                let k_scale = f64::from(pages.k_scale(head)) * f64::from(pages.k_token_scale(page, head, slot));
+                let v_scale = f64::from(pages.v_scale(head)) * f64::from(pages.v_token_scale(page, head, slot));
                 for dim in 0..shape.head_dim {
                     let k_code = code(shape.k, k_tile, dim * shape.page_len + slot);
                     let v_code = code(shape.v, v_tile, slot * shape.head_dim + dim);
-                    k.push(f64::from(k_code) * f64::from(pages.k_scale(head)));
-                    v.push(f64::from(v_code) * f64::from(pages.v_scale(head)));
+                    k.push(f64::from(k_code) * k_scale);
+                    v.push(f64::from(v_code) * v_scale);
                 }
             }
         }

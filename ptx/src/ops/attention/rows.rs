@@ -35,6 +35,15 @@ by_isa! {
 }
 
 by_isa! {
+    /// `x = (x * scale) * gain`, element by element.
+    pub(super) fn scale_each(row: &mut [f32], scales: &[f32], gain: f32) {
+        for (x, &scale) in row.iter_mut().zip(scales) {
+            *x = *x * scale * gain;
+        }
+    }
+}
+
+by_isa! {
     /// `O = fma(O, a, o * b)`.
     pub(super) fn combine(total: &mut [f32], chunk: &[f32], a: f32, b: f32) {
         for (t, &o) in total.iter_mut().zip(chunk) {

@@ -1,9 +1,12 @@
 //! Keys and values of up to 256 positions as f32 scratch, for many query rows, small pages and odd head dims.
 
+use std::ops::Range;
+
 use super::lanes::{GROUP, GROUPS, ROWS};
 use crate::DType;
+use crate::dtype::scale_from_exponent;
 use crate::isa::by_isa;
-use crate::kv_tile::{Bf16, E4m3, Element, F32, KvShape};
+use crate::kv_tile::{Bf16, E4m3, E5m2, Element, F32, KvShape};
 
 /// Keys and values of one head at positions `first..first + keys`, at most 256, in their pages.
 #[derive(Clone, Copy)]
@@ -31,6 +34,35 @@ impl Stretch<'_> {
         }
         starts
     }
+
+    /// The scales that these keys have of their own, with 1 up to the next multiple of 16; none where they have not.
+    pub(super) fn k_scales<'b>(&self, to: &'b mut [f32]) -> Option<&'b [f32]> {
+        self.scales(|page| self.shape.k_exponents(page, self.head), to)
+    }
+
+    /// As `k_scales`, of the values.
+    pub(super) fn v_scales<'b>(&self, to: &'b mut [f32]) -> Option<&'b [f32]> {
+        self.scales(|page| self.shape.v_exponents(page, self.head), to)
+    }
+
+    /// Bytes of slots that these keys are not in are not looked at: they may mean no finite number.
+    fn scales<'b>(&self, exponents: impl Fn(u32) -> Option<Range<usize>>, to: &'b mut [f32]) -> Option<&'b [f32]> {
+        let to = &mut to[..self.keys.next_multiple_of(GROUP)];
+        to[self.keys..].fill(1.0);
+        let page_len = self.shape.page_len;
+        let mut key = 0;
+        while key < self.keys {
+            let position = self.first + key;
+            let slot = position % page_len;
+            let run = (page_len - slot).min(self.keys - key);
+            let bytes = &self.bytes[exponents(self.table[position / page_len])?];
+            for (to, &e) in to[key..].iter_mut().zip(&bytes[slot..slot + run]) {
+                *to = scale_from_exponent(e);
+            }
+            key += run;
+        }
+        Some(to)
+    }
 }
 
 by_isa! {
@@ -40,7 +72,8 @@ by_isa! {
             DType::F32 => keys_as::<F32>(from, to),
             DType::Bf16 => keys_as::<Bf16>(from, to),
             DType::E4m3 => keys_as::<E4m3>(from, to),
-            DType::F16 | DType::E5m2 => unreachable!("refused by `check`"),
+            DType::E5m2 => keys_as::<E5m2>(from, to),
+            DType::F16 => unreachable!("refused by `check`"),
         }
     }
 }
@@ -53,7 +86,8 @@ by_isa! {
             DType::F32 => values_as::<F32>(from, to, rows),
             DType::Bf16 => values_as::<Bf16>(from, to, rows),
             DType::E4m3 => values_as::<E4m3>(from, to, rows),
-            DType::F16 | DType::E5m2 => unreachable!("refused by `check`"),
+            DType::E5m2 => values_as::<E5m2>(from, to, rows),
+            DType::F16 => unreachable!("refused by `check`"),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::Source;
-use super::kernels::{BF16, CODE_BYTES, E4M3, F32, kernels};
+use super::kernels::{BF16, CODE_BYTES, E4M3, E5M2, F32, kernels};
 use crate::DType;
 
 type V = [__m256; 2];
@@ -31,6 +31,13 @@ unsafe fn load<const CODE: u8>(at: *const u8) -> V {
             // SAFETY: the caller says so.
             let high = unsafe { _mm_loadu_si128(at.wrapping_add(16).cast()) };
             [low, high].map(|x| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(x))))
+        }
+        E5M2 => {
+            // SAFETY: the caller says so.
+            let codes = unsafe { _mm_loadu_si128(at.cast()) };
+            let halves = _mm256_slli_epi16::<8>(_mm256_cvtepu8_epi16(codes));
+            let low = _mm256_cvtph_ps(_mm256_castsi256_si128(halves));
+            [low, _mm256_cvtph_ps(_mm256_extracti128_si256::<1>(halves))]
         }
         _ => {
             // SAFETY: the caller says so.

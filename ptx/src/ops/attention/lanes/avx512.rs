@@ -6,7 +6,7 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::Source;
-use super::kernels::{BF16, CODE_BYTES, E4M3, F32, kernels};
+use super::kernels::{BF16, CODE_BYTES, E4M3, E5M2, F32, kernels};
 use crate::DType;
 
 type V = __m512;
@@ -29,6 +29,11 @@ unsafe fn load<const CODE: u8>(at: *const u8) -> V {
             // SAFETY: the caller says so.
             let codes = unsafe { _mm256_loadu_si256(at.cast()) };
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(codes)))
+        }
+        E5M2 => {
+            // SAFETY: the caller says so.
+            let codes = unsafe { _mm_loadu_si128(at.cast()) };
+            _mm512_cvtph_ps(_mm256_slli_epi16::<8>(_mm256_cvtepu8_epi16(codes)))
         }
         _ => {
             // SAFETY: the caller says so.

@@ -10,8 +10,10 @@ pub(super) const F32: u8 = 0;
 pub(super) const BF16: u8 = 1;
 /// See [`F32`].
 pub(super) const E4M3: u8 = 2;
+/// See [`F32`].
+pub(super) const E5M2: u8 = 3;
 /// Bytes of an element of each.
-pub(super) const CODE_BYTES: [usize; 3] = [4, 2, 1];
+pub(super) const CODE_BYTES: [usize; 4] = [4, 2, 1, 1];
 
 macro_rules! kernels {
     (#[$attr:meta], $($rows:literal: $groups:literal, $wide:literal, $narrow:literal;)*) => {
@@ -41,6 +43,10 @@ macro_rules! kernels {
                     // SAFETY: passed on from the caller.
                     (DType::E4m3, $rows) => unsafe {
                         scores_rows::<E4M3, $rows, $groups>(queries, keys, groups, out, width);
+                    },
+                    // SAFETY: passed on from the caller.
+                    (DType::E5m2, $rows) => unsafe {
+                        scores_rows::<E5M2, $rows, $groups>(queries, keys, groups, out, width);
                     },
                 )*
                 _ => unreachable!("formats and rows were checked"),
@@ -145,6 +151,10 @@ macro_rules! kernels {
                     // SAFETY: passed on from the caller.
                     (DType::E4m3, $rows) => unsafe {
                         mix_rows::<E4M3, $rows, ROW, KEY, $wide, $narrow>(weights, values, keys, vectors, sums, pitch);
+                    },
+                    // SAFETY: passed on from the caller.
+                    (DType::E5m2, $rows) => unsafe {
+                        mix_rows::<E5M2, $rows, ROW, KEY, $wide, $narrow>(weights, values, keys, vectors, sums, pitch);
                     },
                 )*
                 _ => unreachable!("formats and rows were checked"),

@@ -6,7 +6,8 @@
 //!
 //! e4m3 codes are read as code / 256, which is what their bits mean as f16; the caller multiplies the other factor by
 //! 256, so that every product is the same number and every chain the same bits. NaN codes would be read as 480, and the
-//! caller keeps them away (see `widen`).
+//! caller keeps them away (see `widen`). e5m2 codes are upper bytes of f16 and are read as what they are, infinity and
+//! NaN included. Scales of tokens are no matter of these loops: they go on the finished scores and on the weights.
 
 use std::ops::Range;
 

@@ -4,10 +4,10 @@
 
 use std::ops::Range;
 
-use super::kernels::{BF16, CODE_BYTES, E4M3, F32, kernels};
+use super::kernels::{BF16, CODE_BYTES, E4M3, E5M2, F32, kernels};
 use super::{E4M3_GAIN, Source};
 use crate::DType;
-use crate::dtype::{bf16_to_f32, e4m3_to_f32};
+use crate::dtype::{bf16_to_f32, e4m3_to_f32, e5m2_to_f32};
 
 type V = [f32; 16];
 
@@ -27,6 +27,11 @@ unsafe fn load<const CODE: u8>(at: *const u8) -> V {
             // SAFETY: the caller says so.
             let codes = unsafe { at.cast::<[u16; 16]>().read_unaligned() };
             std::array::from_fn(|i| bf16_to_f32(codes[i]))
+        }
+        E5M2 => {
+            // SAFETY: the caller says so.
+            let codes = unsafe { at.cast::<[u8; 16]>().read_unaligned() };
+            std::array::from_fn(|i| e5m2_to_f32(codes[i]))
         }
         _ => {
             // SAFETY: the caller says so.

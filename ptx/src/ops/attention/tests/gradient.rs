@@ -30,6 +30,11 @@ const fn shape(kv_heads: usize, head_dim: usize, page_len: usize, dtype: DType) 
     KvShape { kv_heads, head_dim, page_len, k: dtype, v: dtype, scale: crate::kv_tile::KvScale::Static }
 }
 
+/// Scales by token, and any two formats.
+const fn mixed(kv_heads: usize, head_dim: usize, page_len: usize, k: DType, v: DType) -> KvShape {
+    KvShape { kv_heads, head_dim, page_len, k, v, scale: crate::kv_tile::KvScale::Token }
+}
+
 /// Sequences that start at position 0: one token, tails of blocks of keys (64) and of rows (192), several at once.
 const GRADIENTS: &[Case] = &[
     Case { heads: 2, pages: shape(1, 16, 16, DType::F32), spans: &[(0, 1)] },
@@ -38,6 +43,11 @@ const GRADIENTS: &[Case] = &[
     Case { heads: 7, pages: shape(1, 20, 2, DType::E4m3), spans: &[(0, 33)] },
     Case { heads: 4, pages: shape(4, 48, 16, DType::E4m3), spans: &[(0, 200), (0, 17)] },
     Case { heads: 2, pages: shape(1, 128, 64, DType::Bf16), spans: &[(0, 97)] },
+    Case { heads: 4, pages: shape(2, 48, 16, DType::E5m2), spans: &[(0, 70), (0, 17)] },
+    Case { heads: 7, pages: mixed(1, 20, 2, DType::E4m3, DType::E4m3), spans: &[(0, 33)] },
+    Case { heads: 4, pages: mixed(2, 64, 16, DType::E5m2, DType::E4m3), spans: &[(0, 130), (0, 5)] },
+    Case { heads: 2, pages: mixed(2, 33, 256, DType::E4m3, DType::Bf16), spans: &[(0, 66)] },
+    Case { heads: 3, pages: mixed(1, 32, 8, DType::F32, DType::E5m2), spans: &[(0, 65)] },
 ];
 
 /// With e the error of a score: a probability is off by a factor of at most 2 e + 8 u, dP and the rows' dot products by

@@ -70,8 +70,13 @@ impl Sequences {
         let width = self.shape.kv_heads * self.shape.head_dim;
         let (k, v) = (&self.k[sequence][first * width..], &self.v[sequence][first * width..]);
         let span = Span { first_row: 0, row_count: rows, first_position: first, block_table: &self.tables[sequence] };
-        let mut pages =
-            KvPagesMut { shape: self.shape, bytes: &mut self.bytes, k_scales: &self.scales, v_scales: &self.scales };
+        let mut pages = KvPagesMut {
+            shape: self.shape,
+            bytes: &mut self.bytes,
+            k_scales: &self.scales,
+            v_scales: &self.scales,
+            counts: None,
+        };
         kv_append::forward(&Cpu::new(1), &mut pages, &[span], &k[..rows * width], &v[..rows * width]);
     }
 
