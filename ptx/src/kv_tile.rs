@@ -228,14 +228,14 @@ pub(crate) trait Element {
     fn write(x: f32, bytes: &mut [u8]);
 }
 
-/// What 8-bit formats have beside: the bits of two magnitudes.
+/// What 8-bit formats have beside: magnitudes that matter, after scaling.
 pub(crate) trait Element8: Element {
     /// The largest finite value.
     const LARGEST: f32;
-    /// Up to here a magnitude is rounded to the largest value or below; beyond it is clipped.
-    const CLIPPED_BEYOND: u32;
-    /// Up to here it is rounded to zero.
-    const ZERO_UP_TO: u32;
+    /// From here on rounding would go beyond the largest value, so the code is clipped.
+    const CLIPPED_FROM: f32;
+    /// Up to here the code is zero.
+    const ZERO_UP_TO: f32;
 }
 
 /// Element of f32 tiles.
@@ -292,8 +292,8 @@ impl Element for E4m3 {
 impl Element8 for E4m3 {
     const LARGEST: f32 = E4M3_MAX;
     // The middle between 448 and 480 goes to 448, whose code is even; that between 0 and 2^-9 to 0.
-    const CLIPPED_BEYOND: u32 = 464.0_f32.to_bits();
-    const ZERO_UP_TO: u32 = (127 - 10) << 23;
+    const CLIPPED_FROM: f32 = f32::from_bits(464.0_f32.to_bits() + 1);
+    const ZERO_UP_TO: f32 = 1.0 / 1024.0;
 }
 
 impl Element for E5m2 {
@@ -313,8 +313,8 @@ impl Element for E5m2 {
 impl Element8 for E5m2 {
     const LARGEST: f32 = E5M2_MAX;
     // The middle between 57344 and 65536 would go to 65536, whose code is even; that between 0 and 2^-16 goes to 0.
-    const CLIPPED_BEYOND: u32 = 61_440.0_f32.to_bits() - 1;
-    const ZERO_UP_TO: u32 = (127 - 17) << 23;
+    const CLIPPED_FROM: f32 = 61_440.0;
+    const ZERO_UP_TO: f32 = 1.0 / 131_072.0;
 }
 
 /// The code, as a number, of element `index` of a tile: the slow way, for references.

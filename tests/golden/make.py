@@ -2,7 +2,7 @@
 """Writes the tiny random models of this folder, and what PyTorch and transformers compute with them.
 
 usage: make.py [OUT]          OUT defaults to the folder of this script
-needs: torch transformers safetensors numpy ml_dtypes (README.md names the versions used)
+needs: torch transformers safetensors numpy (README.md names the versions used)
 
 Everything in the reference files is float32 with eager attention on one thread. Before anything is written, a second
 forward pass in float64 that shares no code with transformers (`plain_forward`) must agree with it, gradients included.
@@ -15,7 +15,6 @@ from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-import ml_dtypes
 import numpy as np
 import torch
 import transformers
@@ -238,42 +237,12 @@ def write_ropes(out):
     save_file(reference, out / "rope" / "reference.safetensors", metadata={"format": "pt"})
 
 
-def write_float8(out):
-    def number(x):
-        return "nan" if np.isnan(x) else "inf" if x == np.inf else "-inf" if x == -np.inf else float(x)
-
-    doc = {"command": COMMAND, "ml_dtypes": ml_dtypes.__version__,
-           "about": "values: code 0..255 to number. encodings: number to code, to nearest, ties to even. A number past "
-                    "the format's range has the code of ml_dtypes; a saturating encoder gives the largest finite "
-                    "code of that sign instead, and those rows say overflow."}
-    for name, dtype, largest in (("e4m3fn", ml_dtypes.float8_e4m3fn, 448.0), ("e5m2", ml_dtypes.float8_e5m2, 57344.0)):
-        values = np.arange(256, dtype=np.uint8).view(dtype).astype(np.float64)
-        finite = np.unique(np.abs(values[np.isfinite(values)]))
-        middles = (finite[:-1] + finite[1:]) / 2  # exact in f32: two significant bits more than a code
-        edges = [0.0, finite[1] / 4, finite[1] / 2, np.nextafter(np.float32(finite[1] / 2), np.float32(1)), 2.0**-126,
-                 2.0**-149, largest, 464.0, 465.0, 480.0, 500.0, 57344.0, 61440.0, 61441.0, 65536.0, 3e38, np.inf]
-        edges += list(middles) + [np.nextafter(np.float32(m), np.float32(s)) for m in middles[::3] for s in (0, 1e9)]
-        rows = []
-        with np.errstate(over="ignore", invalid="ignore"):
-            for x in dict.fromkeys(float(np.float32(e)) for e in edges):
-                for signed in (x, -x):
-                    code = int(np.array(signed, np.float32).astype(dtype).view(np.uint8))
-                    over = not np.isfinite(values[code])
-                    rows.append([number(signed), code] + (["overflow"] if over else []))
-        doc[name] = {"values": [number(v) for v in values], "encodings": rows,
-                     "nan_codes": [int(c) for c in np.flatnonzero(np.isnan(values))]}
-    lines = json.dumps(doc, separators=(",", ":")).replace(',"', ',\n"')
-    (out / "float8.json").write_text(lines + "\n")
-    json.loads(lines)
-
-
 def main():
     out = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parent
-    print(f"torch {torch.__version__}, transformers {transformers.__version__}, ml_dtypes {ml_dtypes.__version__}")
+    print(f"torch {torch.__version__}, transformers {transformers.__version__}")
     for arch in MODELS:
         write_model(out, arch)
     write_ropes(out)
-    write_float8(out)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 //! formed six rows at a time, and dV, dK and dQ go on where the last pair left them.
 //!
 //! Order: dQ sums over ascending keys, dK and dV over ascending rows (token, then head of the group), each one FMA
-//! chain; a masked pair has weight zero.
+//! chain; a masked pair has weight zero. With scales by token, scores and dP are chains over codes, multiplied by the token's
+//! scale, and dQ sums over the keys' values.
 
 use super::forward::split;
 use super::lanes::{GROUP, ROWS, Source, mix, scores};

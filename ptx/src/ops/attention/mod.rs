@@ -5,17 +5,21 @@
 //!
 //! # Order
 //! The bits of an output depend on its query and the keys and values it sees, on nothing else:
-//! * score `s_j`: one FMA chain over ascending dim of `q * code`, from +0.0, then one product with
-//!   `k_scale * softmax_scale` (itself rounded once);
+//! * score `s_j`: one FMA chain over ascending dim of `q * code`, from +0.0; with scales by token then the product with
+//!   that of key j; then one product with `k_scale * softmax_scale` (itself rounded once);
 //! * keys in chunks of [`CHUNK`] at absolute positions. In a chunk, over the keys the query sees: `m_c` the largest
-//!   score; `p_j = exp(s_j - m_c)`; `l_c` = 16 strided sums (lane = index in the chunk mod 16) and the fixed tree;
-//!   `o_c[d]` one FMA chain over ascending keys of `p_j * code`, from +0.0;
+//!   score; `p_j = exp(s_j - m_c)`; `l_c` = 16 strided sums of p (lane = index in the chunk mod 16) and the fixed tree;
+//!   `o_c[d]` one FMA chain over ascending keys of `w_j * code`, from +0.0, where `w_j` is `p_j`, or with scales by token
+//!   the product of `p_j` and that of value j;
 //! * chunks combine in ascending order. The first is taken as it is; then `M' = max(M, m_c)`, `a = exp(M - M')`,
 //!   `b = exp(m_c - M')`, `L = fma(L, a, l_c * b)`, `O[d] = fma(O[d], a, o_c[d] * b)`, `M = M'`;
 //! * `out[d] = (O[d] / L) * v_scale` and `lse = M + ln(L)`.
 //!
+//! `k_scale` and `v_scale` are the static scales of the kv head, and 1 where there are none. A token's scale is a power of
+//! two, so the products with it are exact unless they leave the range of normal numbers.
+//!
 //! A key beyond the query's position is absent: its score is not looked at and its value is not multiplied, so free
-//! slots may hold anything, NaN included.
+//! slots may hold anything, NaN included, and their exponent bytes too.
 //!
 //! # Cost
 //! Forward: 4 flops for each query head, dim and key seen. Decode reads each page's tiles once and is bound by memory;
@@ -23,7 +27,9 @@
 //!
 //! # Accuracy
 //! With u = 2^-24: a score is within `(head_dim + 2) u sum|q k| softmax_scale`, and an output within twice the largest
-//! such error plus `(CHUNK + 32) u`, relative to the largest |v| seen; the tests hold it to that.
+//! such error plus `(CHUNK + 32) u`, relative to the largest |v| seen; the tests hold it to that. Chains run over codes,
+//! which under scales by token reach the format's largest value in every row: the sum of |q| times that (448, or 57344 in
+//! e5m2) must stay below 2^128.
 
 use crate::Cpu;
 use crate::kv_tile::{KvPages, KvShape, Span, check};
@@ -79,7 +85,7 @@ pub fn forward(
 ///
 /// q, out, dout, dq: `[tokens, heads * head_dim]`; lse: `[tokens, heads]`; dk, dv: `[tokens, kv_heads * head_dim]`, the
 /// gradients of the values that the pages hold. `out` and `lse` are [`forward`]'s; probabilities are recomputed as
-/// `exp(s - lse)`. The rows of every span in dq, dk and dv are written; other rows are left alone. The order is fixed
+/// `exp(s - lse)`, with s as in [`forward`]. The rows of every span in dq, dk and dv are written; other rows are left alone. The order is fixed
 /// by the span alone: queries in blocks of rows, keys in blocks, each sum one ascending FMA chain.
 ///
 /// # Panics

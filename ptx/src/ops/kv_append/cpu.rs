@@ -105,9 +105,9 @@ fn keys8<E: Element8>(
     counts: Option<&mut FormatCounts>,
 ) {
     match counts {
-        None => keys::<E, _>(rows, tile, &mut Scaled::<false>::new(rows.scale, exponents)),
+        None => keys::<E, _>(rows, tile, &mut Scaled::<false>::new::<E>(rows.scale, exponents)),
         Some(counts) => {
-            let mut encoder = Scaled::<true>::new(rows.scale, exponents);
+            let mut encoder = Scaled::<true>::new::<E>(rows.scale, exponents);
             keys::<E, _>(rows, tile, &mut encoder);
             *counts += encoder.counts;
         }
@@ -122,9 +122,9 @@ fn values8<E: Element8>(
     counts: Option<&mut FormatCounts>,
 ) {
     match counts {
-        None => values::<E, _>(rows, tile, &mut Scaled::<false>::new(rows.scale, exponents)),
+        None => values::<E, _>(rows, tile, &mut Scaled::<false>::new::<E>(rows.scale, exponents)),
         Some(counts) => {
-            let mut encoder = Scaled::<true>::new(rows.scale, exponents);
+            let mut encoder = Scaled::<true>::new::<E>(rows.scale, exponents);
             values::<E, _>(rows, tile, &mut encoder);
             *counts += encoder.counts;
         }
@@ -185,6 +185,9 @@ impl<E: Element> Encoder<E> for Plain {
 struct Scaled<'a, const COUNT: bool> {
     /// One over the scale. Both are powers of two, so that the product is the quotient, bit for bit.
     inverse: f32,
+    /// Bits of the least magnitude that is clipped under the scale, and of the largest whose code is zero.
+    clipped_from: u32,
+    zero_up_to: u32,
     /// Where the scales of tokens go; without it the scale is static.
     exponents: Option<&'a mut [u8]>,
     counts: FormatCounts,
@@ -192,8 +195,19 @@ struct Scaled<'a, const COUNT: bool> {
 
 impl<'a, const COUNT: bool> Scaled<'a, COUNT> {
     #[inline(always)]
-    fn new(scale: f32, exponents: Option<&'a mut [u8]>) -> Self {
-        Scaled { inverse: 1.0 / scale, exponents, counts: FormatCounts::default() }
+    fn new<E: Element8>(scale: f32, exponents: Option<&'a mut [u8]>) -> Self {
+        let counts = FormatCounts::default();
+        let mut new = Scaled { inverse: 1.0, clipped_from: 0, zero_up_to: 0, exponents, counts };
+        new.set::<E>(scale);
+        new
+    }
+
+    /// The products are exact, or infinite where nothing finite is clipped.
+    #[inline(always)]
+    fn set<E: Element8>(&mut self, scale: f32) {
+        self.inverse = 1.0 / scale;
+        self.clipped_from = (E::CLIPPED_FROM * scale).to_bits();
+        self.zero_up_to = (E::ZERO_UP_TO * scale).to_bits();
     }
 }
 
@@ -203,26 +217,30 @@ impl<E: Element8, const COUNT: bool> Encoder<E> for Scaled<'_, COUNT> {
         if let Some(exponents) = &mut self.exponents {
             let exponent = scale_exponent(largest(row), E::LARGEST);
             exponents[slot] = exponent;
-            self.inverse = 1.0 / scale_from_exponent(exponent);
+            self.set::<E>(scale_from_exponent(exponent));
         }
     }
 
     #[inline(always)]
     fn encode(&mut self, row: &[f32], codes: &mut [u8]) {
-        let (mut clipped, mut lost) = (0_u32, 0_u32);
+        let (mut top, mut lost) = (0_u32, 0_u32);
+        let (inverse, zero_up_to) = (self.inverse, self.zero_up_to);
         for (&x, code) in row.iter().zip(codes.chunks_exact_mut(1)) {
-            let scaled = x * self.inverse;
-            E::write(scaled, code);
+            E::write(x * inverse, code);
             if COUNT {
-                let magnitude = scaled.to_bits() & 0x7fff_ffff;
-                clipped += u32::from(magnitude > E::CLIPPED_BEYOND) & u32::from(magnitude <= INFINITY);
-                lost += u32::from(magnitude <= E::ZERO_UP_TO) & u32::from(x != 0.0);
+                let magnitude = x.to_bits() & 0x7fff_ffff;
+                top = top.max(magnitude);
+                lost += u32::from(magnitude.wrapping_sub(1) < zero_up_to); // zero itself wraps beyond it
             }
         }
         if COUNT {
             self.counts.elements += row.len() as u64;
-            self.counts.saturated += u64::from(clipped);
             self.counts.underflowed += u64::from(lost);
+            // Rare, so it is looked for by the largest alone.
+            if top >= self.clipped_from {
+                let clipped = |x: &&f32| (self.clipped_from..=INFINITY).contains(&(x.to_bits() & 0x7fff_ffff));
+                self.counts.saturated += row.iter().filter(clipped).count() as u64;
+            }
         }
     }
 }
