@@ -5,6 +5,7 @@
 
 pub mod device;
 pub mod dtype;
+pub(crate) mod element;
 pub(crate) mod isa;
 pub mod kv_tile;
 pub mod limits;

@@ -1,12 +1,15 @@
-//! Row and element ops, and those on logits, allocate nothing once their threads are warm. One test, so that nothing else allocates meanwhile.
+//! Row and element ops, those on logits and those on pages allocate nothing once their threads are warm. One test, so that nothing else allocates meanwhile.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ptx::Cpu;
+use ptx::kv_tile::{KvCounts, KvPages, KvPagesMut, KvScale, KvShape, Span};
 use ptx::ops::divergence::{self, Kind, RowStats};
 use ptx::ops::sample::{self, Params};
-use ptx::ops::{adamw, embedding, grad_norm, log_softmax, residual, rmsnorm, rope, round, swiglu};
+use ptx::ops::{
+    adamw, attention, embedding, grad_norm, kv_append, log_softmax, residual, rmsnorm, rope, round, swiglu,
+};
+use ptx::{Cpu, DType};
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 
@@ -45,7 +48,22 @@ fn warm_ops_allocate_nothing() {
     let (mut picked, mut largest, mut nll) = (vec![0_u32; 8 * ROWS], vec![0.0; 8 * ROWS], vec![0.0; ROWS]);
     let mut codes = vec![0; LEN];
     let mut stats = vec![RowStats::default(); ROWS];
+    let scale = KvScale::Token;
+    let shape = KvShape { kv_heads: 4, head_dim: 64, page_len: 16, k: DType::E4m3, v: DType::E5m2, scale };
+    let (mut pages, mut counts) = (vec![0; 10 * shape.page_bytes()], vec![KvCounts::default(); 4]);
+    let table: Vec<u32> = (0..10).collect();
     let mut all = || {
+        // One token after 100, and 100 at once: pages read in place and widened.
+        for (first_position, row_count) in [(0, 100), (100, 1)] {
+            let span = Span { first_row: 0, row_count, first_position, block_table: &table };
+            let (bytes, rows) = (&mut pages[..], &a[..row_count * 256]);
+            let counts = Some(&mut counts[..]);
+            let mut write = KvPagesMut { shape, bytes, k_scales: &[], v_scales: &[], counts };
+            kv_append::forward(&alone, &mut write, &[span], rows, rows);
+            let read = KvPages { shape, bytes: write.bytes, k_scales: &[], v_scales: &[] };
+            let ask = attention::Shape { heads: 4, softmax_scale: 0.125 };
+            attention::forward(&alone, ask, read, &[span], rows, &mut x[..row_count * 256], None);
+        }
         log_softmax::top_k(&alone, ROWS, DIM, DIM, 1.0, &a, 8, &mut picked, &mut largest).unwrap();
         log_softmax::gather(&alone, ROWS, DIM, DIM, 1.0, &a, &ids, &mut inv).unwrap();
         divergence::kl(&alone, ROWS, DIM, DIM, 1.0, &a, &b, &mut nll).unwrap();

@@ -1,7 +1,8 @@
 //! The slow truth in f64, forward and gradient, for one sequence of plain keys and values.
 
 use super::Shape;
-use crate::kv_tile::{KvPages, Span, code};
+use crate::element::code;
+use crate::kv_tile::{KvPages, Span};
 
 /// Keys and values of one sequence, `[positions, kv_heads * head_dim]`.
 pub struct Plain {

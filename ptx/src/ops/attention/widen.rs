@@ -5,8 +5,9 @@ use std::ops::Range;
 use super::lanes::{GROUP, GROUPS, ROWS};
 use crate::DType;
 use crate::dtype::scale_from_exponent;
+use crate::element::{Bf16, E4m3, E5m2, Element, F32};
 use crate::isa::by_isa;
-use crate::kv_tile::{Bf16, E4m3, E5m2, Element, F32, KvShape};
+use crate::kv_tile::KvShape;
 
 /// Keys and values of one head at positions `first..first + keys`, at most 256, in their pages.
 #[derive(Clone, Copy)]

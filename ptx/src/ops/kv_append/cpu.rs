@@ -2,8 +2,9 @@
 //! encoded with the lanes across dims and then laid into the dim-major K tile.
 
 use crate::dtype::{scale_exponent, scale_from_exponent};
+use crate::element::{Bf16, E4m3, E5m2, Element, Element8, F32};
 use crate::isa::by_isa;
-use crate::kv_tile::{Bf16, E4m3, E5m2, Element, Element8, F32, FormatCounts, KvPagesMut, Span, scale};
+use crate::kv_tile::{FormatCounts, KvPagesMut, Span, scale};
 use crate::parallel::Parts;
 use crate::{Cpu, DType};
 
