@@ -22,4 +22,5 @@ pub mod model;
 pub mod prune;
 pub mod recipe;
 pub mod rollout;
+pub mod scheduler;
 pub mod tokenizer;

@@ -1,6 +1,8 @@
 //! Sequences over the pool: they grow, fork and end; a shared page is copied before it is written.
 
-use crate::{Arena, Layout, PageId, PagePool, PoolExhausted};
+use crate::prefix::PrefixIndex;
+use crate::provenance::Stamps;
+use crate::{Arena, Layout, PageId, PagePool, PoolExhausted, PrefixFound, PrefixStats, Provenance};
 
 /// The pages of one sequence. Made, grown and ended by a [`KvCache`]; dropping one without [`KvCache::end`] leaks its
 /// pages, which `KvCache::free_pages` shows.
@@ -37,6 +39,10 @@ pub struct KvCache {
     layout: Layout,
     pool: PagePool,
     arena: Arena,
+    stamps: Stamps,
+    provenance: Provenance,
+    index: PrefixIndex,
+    reuse: bool,
 }
 
 impl KvCache {
@@ -44,7 +50,16 @@ impl KvCache {
     #[must_use]
     pub fn new(layout: Layout, pages: usize) -> KvCache {
         let arena = Arena::new(&layout, pages);
-        KvCache { layout, pool: PagePool::new(pages), arena }
+        let index = PrefixIndex::new(layout.page_len(), pages);
+        KvCache {
+            layout,
+            pool: PagePool::new(pages),
+            arena,
+            stamps: Stamps::new(pages),
+            provenance: Provenance::default(),
+            index,
+            reuse: true,
+        }
     }
 
     /// Its layout.
@@ -77,6 +92,41 @@ impl KvCache {
         self.pool.free()
     }
 
+    /// Pages that sequences can still get: free ones, and those that only the prefix index holds.
+    #[must_use]
+    pub fn available_pages(&self) -> usize {
+        self.pool.free() + self.index.stats.idle_pages
+    }
+
+    /// What the places made from now on are written by.
+    #[must_use]
+    pub fn provenance(&self) -> Provenance {
+        self.provenance
+    }
+
+    /// Says what the places made from now on are written by.
+    pub fn set_provenance(&mut self, provenance: Provenance) {
+        self.provenance = provenance;
+    }
+
+    /// Oldest and newest weights version written into `page`, unless it is free.
+    #[must_use]
+    pub fn page_versions(&self, page: PageId) -> Option<(u64, u64)> {
+        if self.pool.refs(page) == 0 { None } else { self.stamps.get(page) }
+    }
+
+    /// Tokens of `sequence` in pages that a version before `version` wrote into: those older than it, rounded up to
+    /// pages.
+    #[must_use]
+    pub fn stale_tokens(&self, sequence: &Sequence, version: u64) -> usize {
+        let page_len = self.layout.page_len();
+        let tokens = |(i, &page): (usize, &PageId)| match self.stamps.get(page) {
+            Some((oldest, _)) if oldest < version => page_len.min(sequence.len - i * page_len),
+            _ => 0,
+        };
+        sequence.pages.iter().enumerate().map(tokens).sum()
+    }
+
     /// A sequence without tokens, whose tables have room for `tokens` tokens without growing.
     #[must_use]
     pub fn sequence(&self, tokens: usize) -> Sequence {
@@ -84,7 +134,7 @@ impl KvCache {
         Sequence { pages: Vec::with_capacity(pages), table: Vec::with_capacity(pages), len: 0 }
     }
 
-    /// Pages that must be free to append `tokens` tokens: fresh ones, and one more to copy a shared partial page.
+    /// Pages that must be available to append `tokens` tokens: fresh ones, and one more to copy a shared partial page.
     #[must_use]
     pub fn pages_to_append(&self, sequence: &Sequence, tokens: usize) -> usize {
         if tokens == 0 {
@@ -95,25 +145,42 @@ impl KvCache {
     }
 
     /// Makes places for `tokens` more tokens, or changes nothing. The places may be written: nobody else reads them.
+    /// Pages that only the prefix index holds are taken from it, the longest unused first.
     pub fn append(&mut self, sequence: &mut Sequence, tokens: usize) -> Result<(), PoolExhausted> {
-        let want = self.pages_to_append(sequence, tokens);
-        let free = self.pool.free();
-        if want > free {
-            return Err(PoolExhausted { want, free });
+        let (want, available) = (self.pages_to_append(sequence, tokens), self.available_pages());
+        if want > available {
+            // With the index as the only other holder of the tail, its letting go makes the copy unnecessary.
+            let tail = self.shared_tail(sequence).filter(|&tail| self.pool.refs(tail) == 2 && self.index.holds(tail));
+            match tail {
+                Some(tail) if want == available + 1 => self.index.let_go(&mut self.pool, tail),
+                _ => return Err(PoolExhausted { want, available }),
+            }
         }
-        if tokens > 0
-            && let Some(tail) = self.shared_tail(sequence)
-        {
+        if tokens == 0 {
+            return Ok(());
+        }
+        // Giving a page up can take the tail's entry with it, so what is wanted is counted anew.
+        while self.pool.free() < self.pages_to_append(sequence, tokens) {
+            self.index.evict(&mut self.pool);
+        }
+        if let Some(tail) = self.shared_tail(sequence) {
             let last = sequence.pages.len() - 1;
             sequence.pages.pop();
             self.pool.take(1, &mut sequence.pages)?;
             self.arena.copy_page(tail, sequence.pages[last]);
-            self.pool.release(tail);
+            self.stamps.copy(tail, sequence.pages[last]);
+            self.release(tail);
             sequence.table[last] = sequence.pages[last].0;
         }
         let held = sequence.pages.len();
         self.pool.take(self.layout.pages_for(sequence.len + tokens) - held, &mut sequence.pages)?;
         sequence.table.extend(sequence.pages[held..].iter().map(|page| page.0));
+        for &page in &sequence.pages[held..] {
+            self.stamps.clear(page);
+        }
+        for &page in &sequence.pages[sequence.len / self.layout.page_len()..] {
+            self.stamps.stamp(page, self.provenance.version);
+        }
         sequence.len += tokens;
         Ok(())
     }
@@ -122,13 +189,19 @@ impl KvCache {
     /// room for `tokens` tokens.
     #[must_use]
     pub fn fork(&mut self, sequence: &Sequence, tokens: usize) -> Sequence {
-        let mut copy = self.sequence(tokens.max(sequence.len));
-        for &page in &sequence.pages {
-            self.pool.share(page);
-        }
-        copy.pages.extend_from_slice(&sequence.pages);
-        copy.table.extend_from_slice(&sequence.table);
-        copy.len = sequence.len;
+        self.fork_prefix(sequence, sequence.len, tokens)
+    }
+
+    /// As [`KvCache::fork`], with the first `len` tokens only.
+    ///
+    /// # Panics
+    /// When the sequence has fewer.
+    #[must_use]
+    pub fn fork_prefix(&mut self, sequence: &Sequence, len: usize, tokens: usize) -> Sequence {
+        assert!(len <= sequence.len, "a prefix of {len} tokens of a sequence of {}", sequence.len);
+        let mut copy = self.sequence(tokens.max(len));
+        copy.pages.extend_from_slice(&sequence.pages[..self.layout.pages_for(len)]);
+        self.hold(&mut copy, len);
         copy
     }
 
@@ -139,11 +212,100 @@ impl KvCache {
 
     /// As [`KvCache::end`], keeping the empty sequence and its tables' room for reuse.
     pub fn clear(&mut self, sequence: &mut Sequence) {
-        for page in sequence.pages.drain(..) {
-            self.pool.release(page);
+        while let Some(page) = sequence.pages.pop() {
+            self.release(page);
         }
         sequence.table.clear();
         sequence.len = 0;
+    }
+
+    /// Turns reuse of prefixes on, as it is at first, or off; off forgets all.
+    pub fn set_prefix_reuse(&mut self, reuse: bool) {
+        self.reuse = reuse;
+        if !reuse {
+            self.index.retain(&mut self.pool, |_| false);
+        }
+    }
+
+    /// The longest prefix of `tokens[..most]` computed under `provenance`, without sharing it.
+    #[must_use]
+    pub fn find_prefix(&self, provenance: Provenance, tokens: &[u32], most: usize) -> PrefixFound {
+        let mut idle_pages = 0;
+        let count = |page| idle_pages += usize::from(self.pool.refs(page) == 1);
+        let tokens = self.index.find(provenance, &tokens[..most.min(tokens.len())], count);
+        PrefixFound { tokens, idle_pages }
+    }
+
+    /// A sequence of the longest prefix of `tokens[..most]` computed under `provenance`; empty if there is none. Its
+    /// tables have room for `room_tokens` tokens. With `most` below the number of tokens at least one is left to compute.
+    #[must_use]
+    pub fn share_prefix(
+        &mut self,
+        provenance: Provenance,
+        tokens: &[u32],
+        most: usize,
+        room_tokens: usize,
+    ) -> Sequence {
+        let mut sequence = self.sequence(room_tokens);
+        if self.reuse {
+            let pages = &mut sequence.pages;
+            let len = self.index.find(provenance, &tokens[..most.min(tokens.len())], |page| pages.push(page));
+            self.hold(&mut sequence, len);
+            self.index.stats.lookups += 1;
+            self.index.stats.hits += u64::from(len > 0);
+            self.index.stats.hit_tokens += len as u64;
+        }
+        sequence
+    }
+
+    /// Remembers the keys and values of `tokens`, which `sequence` begins with and which were computed wholly under
+    /// `provenance`, for [`KvCache::share_prefix`]. Again is no harm.
+    ///
+    /// # Panics
+    /// When the sequence has fewer tokens, or its pages are remembered under another provenance.
+    pub fn remember(&mut self, provenance: Provenance, tokens: &[u32], sequence: &Sequence) {
+        assert!(tokens.len() <= sequence.len, "{} tokens of a sequence of {}", tokens.len(), sequence.len);
+        if self.reuse && !tokens.is_empty() {
+            self.index.remember(&mut self.pool, provenance, tokens, &sequence.pages);
+        }
+    }
+
+    /// Forgets the prefixes of `provenance`.
+    pub fn forget(&mut self, provenance: Provenance) {
+        self.index.retain(&mut self.pool, |of| *of != provenance);
+    }
+
+    /// Forgets the prefixes of every other weights version.
+    pub fn forget_all_but(&mut self, version: u64) {
+        self.index.retain(&mut self.pool, |of| of.version == version);
+    }
+
+    /// Forgets the prefixes of weights versions before `version`.
+    pub fn forget_before(&mut self, version: u64) {
+        self.index.retain(&mut self.pool, |of| of.version >= version);
+    }
+
+    /// Counts of the prefix index.
+    #[must_use]
+    pub fn prefix_stats(&self) -> PrefixStats {
+        self.index.stats
+    }
+
+    /// Makes `sequence`, whose pages others hold and whose table is empty, one more holder of them.
+    fn hold(&mut self, sequence: &mut Sequence, len: usize) {
+        for &page in &sequence.pages {
+            self.index.wake(page);
+            self.pool.share(page);
+            sequence.table.push(page.0);
+        }
+        sequence.len = len;
+    }
+
+    fn release(&mut self, page: PageId) {
+        self.pool.release(page);
+        if self.pool.refs(page) == 1 {
+            self.index.rest(page);
+        }
     }
 
     /// The last page, if tokens are still to be written into it and somebody else holds it too.

@@ -6,14 +6,14 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PageId(pub u32);
 
-/// The pool has fewer free pages than were asked for; nothing was taken.
+/// The pool has fewer pages to give than were asked for; nothing was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the KV pool has {free} free pages, {want} were asked for")]
+#[error("the KV pool has {available} pages to give, {want} were asked for")]
 pub struct PoolExhausted {
     /// Pages asked for.
     pub want: usize,
-    /// Pages free.
-    pub free: usize,
+    /// Pages that are free or that the prefix index would give up.
+    pub available: usize,
 }
 
 /// Reference counts and the free list.
@@ -63,8 +63,8 @@ impl PagePool {
     /// # Panics
     /// When the invariant is broken.
     pub fn take(&mut self, want: usize, into: &mut Vec<PageId>) -> Result<(), PoolExhausted> {
-        let free = self.free.len();
-        let keep = free.checked_sub(want).ok_or(PoolExhausted { want, free })?;
+        let available = self.free.len();
+        let keep = available.checked_sub(want).ok_or(PoolExhausted { want, available })?;
         for page in self.free.drain(keep..).rev() {
             let refs = &mut self.refs[page.0 as usize];
             assert_eq!(*refs, 0, "{page:?} was both free and in use");

@@ -1,27 +1,43 @@
-//! The cache against a naive model under random operations: every sequence reads back exactly the tokens it was given,
-//! no page is lost or held twice, and what cannot be had changes nothing.
+//! The cache against a naive model under random operations: every sequence reads back exactly what was written at its
+//! positions, also those that it shares or found in the prefix index; no page is lost or held twice; what cannot be had
+//! changes nothing; and the longest prefix is found as long as nothing had to be given up.
 
-use kv::{KvCache, Layout, PoolExhausted, Sequence};
+use std::collections::HashSet;
+
+use kv::{KvCache, Layout, PageId, Provenance, Sequence};
 use proptest::prelude::*;
 use ptx::DType;
 use ptx::kv_tile::{KvScale, KvShape};
 
 #[derive(Clone, Debug)]
 enum Op {
-    New,
-    Append { which: usize, tokens: usize },
-    Fork { which: usize },
+    New { version: u64 },
+    Append { which: usize, tokens: Vec<u32> },
+    Fork { which: usize, len: usize },
+    Share { version: u64, tokens: Vec<u32>, short: usize },
+    Remember { which: usize, short: usize },
+    Forget { version: u64, others: bool },
     End { which: usize },
+}
+
+/// Few ids, so that sequences begin alike.
+fn tokens(most: usize) -> impl Strategy<Value = Vec<u32>> {
+    prop::collection::vec(prop_oneof![4 => Just(0_u32), 1 => 1..3_u32], 0..most)
 }
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
     let which = 0..16_usize;
+    let version = 0..2_u64;
     prop::collection::vec(
         prop_oneof![
-            1 => Just(Op::New),
-            5 => (which.clone(), 0..11_usize).prop_map(|(which, tokens)| Op::Append { which, tokens }),
-            2 => which.clone().prop_map(|which| Op::Fork { which }),
-            2 => which.prop_map(|which| Op::End { which }),
+            1 => version.clone().prop_map(|version| Op::New { version }),
+            5 => (which.clone(), tokens(11)).prop_map(|(which, tokens)| Op::Append { which, tokens }),
+            2 => (which.clone(), 0..40_usize).prop_map(|(which, len)| Op::Fork { which, len }),
+            3 => (version.clone(), tokens(20), 0..3_usize)
+                .prop_map(|(version, tokens, short)| Op::Share { version, tokens, short }),
+            3 => (which.clone(), 0..4_usize).prop_map(|(which, short)| Op::Remember { which, short }),
+            1 => (version, any::<bool>()).prop_map(|(version, others)| Op::Forget { version, others }),
+            3 => which.prop_map(|which| Op::End { which }),
         ],
         1..120,
     )
@@ -30,7 +46,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 const PAGE_LEN: usize = 4;
 const PAGES: usize = 24;
 
-/// One byte a token: the layer has one head of one e4m3 element, so a K tile is `page_len` bytes.
+/// One byte a token: a layer has one head of one e4m3 element, so a K tile is `page_len` bytes.
 fn cache() -> KvCache {
     let layer = KvShape {
         kv_heads: 1,
@@ -43,67 +59,152 @@ fn cache() -> KvCache {
     KvCache::new(Layout::new(vec![layer, layer]), PAGES)
 }
 
+fn provenance(version: u64) -> Provenance {
+    Provenance { version, recipe: [9; 32] }
+}
+
 fn slot(cache: &KvCache, sequence: &Sequence, position: usize) -> usize {
     let page = sequence.block_table()[position / PAGE_LEN];
     cache.layout().layers()[0].k_tile(page, 0).start + position % PAGE_LEN
 }
 
-fn run(ops: &[Op]) {
-    let mut cache = cache();
-    let mut live: Vec<(Sequence, Vec<u8>)> = Vec::new();
-    let mut next = 0_u8;
-    for op in ops {
-        match *op {
-            Op::New => live.push((cache.sequence(8), Vec::new())),
-            Op::Append { which, tokens } if !live.is_empty() => {
-                let at = which % live.len();
-                let (sequence, bytes) = &mut live[at];
-                let (before, want) = (cache.free_pages(), cache.pages_to_append(sequence, tokens));
-                match cache.append(sequence, tokens) {
-                    Ok(()) => {
-                        assert_eq!(before - cache.free_pages(), want);
-                        for _ in 0..tokens {
-                            next = next.wrapping_add(1);
-                            let slot = slot(&cache, sequence, bytes.len());
-                            bytes.push(next);
-                            cache.arena_mut().layer_mut(0)[slot] = next;
-                            cache.arena_mut().layer_mut(1)[slot] = !next;
-                        }
-                    }
-                    Err(PoolExhausted { want: asked, free }) => {
-                        assert_eq!((asked, free, cache.free_pages()), (want, before, before));
-                        assert_eq!(sequence.len(), bytes.len(), "a refused append changed the sequence");
-                    }
+/// What stands at the last of `tokens`: it depends on all of them and on the version, as keys and values do.
+fn written(version: u64, tokens: &[u32]) -> [u8; 2] {
+    let mix = |hash: u32, token: u32| (hash ^ token).wrapping_mul(0x0100_0193).rotate_left(5) ^ 0x9e37;
+    let hash = tokens.iter().fold(u32::try_from(version + 1).expect("small"), |hash, &token| mix(hash, token + 1));
+    [(hash >> 8).to_le_bytes()[0], (hash >> 16).to_le_bytes()[0]]
+}
+
+struct One {
+    sequence: Sequence,
+    version: u64,
+    tokens: Vec<u32>,
+}
+
+fn append(cache: &mut KvCache, one: &mut One, new: &[u32]) -> bool {
+    let (want, available) = (cache.pages_to_append(&one.sequence, new.len()), cache.available_pages());
+    let (free, held, entries) = (cache.free_pages(), one.sequence.block_table().to_vec(), cache.prefix_stats().pages);
+    cache.set_provenance(provenance(one.version));
+    match cache.append(&mut one.sequence, new.len()) {
+        Ok(()) => {
+            // One short is enough if the index holds the tail: it lets go.
+            assert!(want <= available || (want == available + 1 && cache.prefix_stats().pages < entries));
+            for &token in new {
+                one.tokens.push(token);
+                let slot = slot(cache, &one.sequence, one.tokens.len() - 1);
+                let bytes = written(one.version, &one.tokens);
+                for (layer, byte) in bytes.into_iter().enumerate() {
+                    cache.arena_mut().layer_mut(layer)[slot] = byte;
                 }
             }
-            Op::Fork { which } if !live.is_empty() => {
+            true
+        }
+        Err(refused) => {
+            assert!(want > available && (refused.want, refused.available) == (want, available));
+            assert_eq!((cache.free_pages(), cache.available_pages()), (free, available));
+            assert_eq!((one.sequence.len(), one.sequence.block_table()), (one.tokens.len(), &held[..]));
+            false
+        }
+    }
+}
+
+fn common(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+fn run(ops: &[Op]) {
+    let mut cache = cache();
+    let mut live: Vec<One> = Vec::new();
+    let mut remembered: Vec<(u64, Vec<u32>)> = Vec::new();
+    for op in ops {
+        match op {
+            Op::New { version } => {
+                live.push(One { sequence: cache.sequence(8), version: *version, tokens: Vec::new() });
+            }
+            Op::Append { which, tokens } if !live.is_empty() => {
                 let at = which % live.len();
-                let copy = cache.fork(&live[at].0, 16);
-                let bytes = live[at].1.clone();
-                live.push((copy, bytes));
+                append(&mut cache, &mut live[at], tokens);
+            }
+            Op::Fork { which, len } if !live.is_empty() => {
+                let one = &live[which % live.len()];
+                let len = (*len).min(one.tokens.len());
+                let sequence = cache.fork_prefix(&one.sequence, len, 16);
+                live.push(One { sequence, version: one.version, tokens: one.tokens[..len].to_vec() });
+            }
+            Op::Share { version, tokens, short } => {
+                let most = tokens.len().saturating_sub(*short);
+                let found = cache.find_prefix(provenance(*version), tokens, most);
+                let available = cache.available_pages();
+                let sequence = cache.share_prefix(provenance(*version), tokens, most, 16);
+                let of_version = remembered.iter().filter(|(of, _)| of == version);
+                let longest = of_version.map(|(_, all)| common(all, &tokens[..most])).max().unwrap_or(0);
+                let given_up = cache.prefix_stats().evicted > 0;
+                assert!(sequence.len() == longest || (given_up && sequence.len() < longest));
+                assert_eq!((found.tokens, found.idle_pages), (sequence.len(), available - cache.available_pages()));
+                let tokens = tokens[..sequence.len()].to_vec();
+                live.push(One { sequence, version: *version, tokens });
+            }
+            Op::Remember { which, short } if !live.is_empty() => {
+                let one = &live[which % live.len()];
+                let tokens = &one.tokens[..one.tokens.len().saturating_sub(*short)];
+                cache.remember(provenance(one.version), tokens, &one.sequence);
+                let stats = cache.prefix_stats();
+                cache.remember(provenance(one.version), tokens, &one.sequence);
+                assert_eq!(cache.prefix_stats(), stats, "again changes nothing");
+                assert!(cache.find_prefix(provenance(one.version), tokens, tokens.len()).tokens == tokens.len());
+                remembered.push((one.version, tokens.to_vec()));
+            }
+            Op::Forget { version, others } => {
+                if *others {
+                    cache.forget_all_but(*version)
+                } else {
+                    cache.forget(provenance(*version))
+                }
+                remembered.retain(|(of, _)| (of == version) == *others);
             }
             Op::End { which } if !live.is_empty() => {
                 let at = which % live.len();
-                cache.end(live.swap_remove(at).0);
+                cache.end(live.swap_remove(at).sequence);
             }
             _ => {}
         }
-        let mut held = std::collections::HashSet::new();
-        for (sequence, bytes) in &live {
-            assert_eq!(sequence.len(), bytes.len());
-            held.extend(sequence.block_table().iter().copied());
-            for (position, &byte) in bytes.iter().enumerate() {
-                let slot = slot(&cache, sequence, position);
-                assert_eq!(cache.arena().layer(0)[slot], byte, "position {position}");
-                assert_eq!(cache.arena().layer(1)[slot], !byte, "position {position}, second layer");
-            }
-        }
-        assert_eq!(cache.free_pages() + held.len(), PAGES, "a page is lost or counted twice");
+        check(&cache, &live);
     }
-    for (sequence, _) in live {
-        cache.end(sequence);
+    for one in live {
+        cache.end(one.sequence);
     }
+    assert_eq!(cache.available_pages(), PAGES);
+    assert_eq!(cache.prefix_stats().pages, cache.prefix_stats().idle_pages);
+    // All of what is remembered can be given up at once.
+    let mut all = cache.sequence(PAGES * PAGE_LEN);
+    cache.append(&mut all, PAGES * PAGE_LEN).expect("all pages are available");
+    assert_eq!(cache.prefix_stats().pages, 0);
+    cache.end(all);
     assert_eq!(cache.free_pages(), PAGES);
+}
+
+fn check(cache: &KvCache, live: &[One]) {
+    let mut held = HashSet::new();
+    for One { sequence, version, tokens } in live {
+        assert_eq!(sequence.len(), tokens.len());
+        assert_eq!(sequence.block_table().len(), tokens.len().div_ceil(PAGE_LEN));
+        held.extend(sequence.block_table().iter().copied());
+        for position in 0..tokens.len() {
+            let slot = slot(cache, sequence, position);
+            let read = [cache.arena().layer(0)[slot], cache.arena().layer(1)[slot]];
+            assert_eq!(read, written(*version, &tokens[..=position]), "position {position}");
+        }
+        for &page in sequence.block_table() {
+            assert_eq!(cache.page_versions(PageId(page)), Some((*version, *version)));
+        }
+        assert_eq!(cache.stale_tokens(sequence, *version), 0);
+        assert_eq!(cache.stale_tokens(sequence, version + 1), tokens.len());
+    }
+    let stats = cache.prefix_stats();
+    assert_eq!(cache.available_pages() + held.len(), PAGES, "a page is lost or counted twice");
+    assert_eq!(cache.free_pages() + stats.idle_pages, cache.available_pages());
+    let stamped = (0..24).filter(|&page| cache.page_versions(PageId(page)).is_some()).count();
+    assert_eq!(stamped, PAGES - cache.free_pages(), "exactly the pages in use say what made them");
 }
 
 proptest! {
@@ -128,4 +229,68 @@ fn samples_of_a_prompt_share_its_pages() {
     }
     // Two full pages shared; the partial one copied by all but the last writer, which finds itself alone.
     assert_eq!(cache.free_pages(), PAGES - 2 - 8);
+}
+
+/// A sequence of `len` tokens that are all `token`, remembered and ended.
+fn leave(cache: &mut KvCache, token: u32, len: usize) -> Vec<u32> {
+    let tokens = vec![token; len];
+    let mut sequence = cache.sequence(len);
+    cache.append(&mut sequence, len).expect("fits");
+    cache.remember(cache.provenance(), &tokens, &sequence);
+    cache.end(sequence);
+    tokens
+}
+
+#[test]
+fn the_longest_unused_goes_first_and_leaves_before_what_they_hang_on() {
+    let mut cache = cache();
+    let (a, b) = (leave(&mut cache, 1, 40), leave(&mut cache, 2, 40)); // ten pages each
+    let of = cache.provenance();
+    let shared = cache.share_prefix(of, &a, 40, 40);
+    cache.end(shared); // used again, so b is the older now
+    let mut other = cache.sequence(28);
+    cache.append(&mut other, 28).expect("seven pages: four are free, three come from the index");
+    assert_eq!(cache.find_prefix(of, &a, 40).tokens, 40);
+    assert_eq!(cache.find_prefix(of, &b, 40).tokens, 28);
+    cache.append(&mut other, 32).expect("eight more");
+    assert_eq!((cache.find_prefix(of, &a, 40).tokens, cache.find_prefix(of, &b, 40).tokens), (36, 0));
+    assert_eq!(cache.prefix_stats().evicted, 11);
+    cache.end(other);
+}
+
+#[test]
+fn off_means_off() {
+    let mut cache = cache();
+    let tokens = leave(&mut cache, 1, 10);
+    cache.set_prefix_reuse(false);
+    assert_eq!(cache.free_pages(), PAGES);
+    assert!(cache.share_prefix(cache.provenance(), &tokens, 10, 10).is_empty());
+    leave(&mut cache, 1, 10);
+    assert_eq!((cache.free_pages(), cache.prefix_stats().lookups), (PAGES, 0));
+    cache.set_prefix_reuse(true);
+    leave(&mut cache, 1, 10);
+    let shared = cache.share_prefix(cache.provenance(), &tokens, 9, 10);
+    assert_eq!((shared.len(), cache.prefix_stats().hits, cache.prefix_stats().hit_tokens), (9, 1, 9));
+    cache.end(shared);
+}
+
+#[test]
+fn a_page_of_two_versions_says_so() {
+    let mut cache = cache();
+    let mut sequence = cache.sequence(12);
+    for (version, tokens) in [(3, 6), (5, 4)] {
+        cache.set_provenance(provenance(version));
+        cache.append(&mut sequence, tokens).expect("fits");
+    }
+    let versions: Vec<_> = sequence.block_table().iter().map(|&page| cache.page_versions(PageId(page))).collect();
+    assert_eq!(versions, [Some((3, 3)), Some((3, 5)), Some((5, 5))]);
+    assert_eq!([3, 4, 5, 6].map(|version| cache.stale_tokens(&sequence, version)), [0, 8, 8, 10]);
+    // A copy of a partial page keeps what made it.
+    let mut copy = cache.fork_prefix(&sequence, 7, 8);
+    cache.set_provenance(provenance(9));
+    cache.append(&mut copy, 1).expect("fits");
+    assert_eq!(cache.page_versions(PageId(copy.block_table()[1])), Some((3, 9)));
+    assert_eq!(cache.page_versions(PageId(sequence.block_table()[1])), Some((3, 5)));
+    cache.end(sequence);
+    cache.end(copy);
 }
