@@ -16,6 +16,7 @@
 pub mod chat;
 pub mod checkpoint;
 pub mod config;
+pub mod detokenizer;
 pub mod engine;
 pub mod init;
 pub mod model;
@@ -23,4 +24,5 @@ pub mod prune;
 pub mod recipe;
 pub mod rollout;
 pub mod scheduler;
+pub mod stop;
 pub mod tokenizer;
