@@ -121,6 +121,39 @@ pub(crate) fn lse(cpu: &Cpu, vocab: usize, valid: usize, inv_temp: f32, logits: 
     });
 }
 
+/// The logprobs of each row's ids, ragged; `lses` says which row is no distribution by NaN. A row without ids is not
+/// read, and its log-sum-exp is 0.
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn gather_many(
+    cpu: &Cpu,
+    vocab: usize,
+    valid: usize,
+    inv_temps: &[f32],
+    logits: &[f32],
+    offsets: &[usize],
+    ids: &[u32],
+    lses: &mut [f32],
+    out: &mut [f32],
+) {
+    let (rows, isa) = (lses.len(), cpu.isa());
+    let (lses, out) = (Parts::new(lses), Parts::new(out));
+    cpu.for_each_if(rows * valid >= WORTH_SHARING, rows, |row| {
+        let (first, len) = (offsets[row], offsets[row + 1] - offsets[row]);
+        // SAFETY: element `row` belongs to this task alone.
+        let lse = unsafe { lses.range(row, 1) };
+        // SAFETY: offsets ascend from 0 to the length, so the elements of row `row` belong to this task alone.
+        let out = unsafe { out.range(first, len) };
+        lse[0] = 0.0;
+        if len > 0 {
+            let (row, inv_temp) = (&logits[row * vocab..][..valid], inv_temps[row]);
+            lse[0] = row_mass(isa, row, inv_temp).lse();
+            for (out, &id) in out.iter_mut().zip(&ids[first..]) {
+                *out = row[id as usize] * inv_temp - lse[0];
+            }
+        }
+    });
+}
+
 /// The `k` largest of each row, given each row's log-sum-exp.
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn top_k(
@@ -145,7 +178,8 @@ pub(crate) fn top_k(
     });
 }
 
-fn largest(isa: Isa, row: &[f32], inv_temp: f32, lse: f32, ids: &mut [u32], logprobs: &mut [f32]) {
+/// The `ids.len()` largest of a row in order, with their logprobs given its log-sum-exp.
+pub(crate) fn largest(isa: Isa, row: &[f32], inv_temp: f32, lse: f32, ids: &mut [u32], logprobs: &mut [f32]) {
     scratch::with::<1, _>(2 * ids.len(), |buffer| {
         let keys: &mut [u64] = bytemuck::cast_slice_mut(buffer);
         order::largest(isa, row, inv_temp, keys);

@@ -16,7 +16,7 @@
 //! **Accuracy.** With u = 2^-24: |lse - exact| <= u (100 + 5 tiles + 2 |lse|). An exp is within 4 u and its argument's
 //! rounding, a tile's sum within 68 u, each fold within 5 u, the last addition within u |lse|. In practice a tenth.
 
-use crate::{Cpu, scratch};
+use crate::{Cpu, Isa, scratch};
 
 pub mod cases;
 pub(crate) mod cpu;
@@ -157,6 +157,96 @@ pub fn gather(
         *out = logits[row * vocab + target as usize] * inv_temp - *out;
     }
     Ok(())
+}
+
+/// The logprobs of a list of ids of each row, nats, after one pass over it: row r's ids are `ids[offsets[r]..offsets[r +
+/// 1]]` and so are its logprobs in `out`; `offsets` is `[rows + 1]` and ascends from 0, `inv_temps` is `[rows]`. The
+/// same bits as [`gather`] of each id by itself. A row with an empty list is not read, whatever it holds. An id that is
+/// none of the vocabulary, or a row that is no distribution, is an error that names the first such row.
+///
+/// # Panics
+/// When a buffer has not the shape that the arguments claim.
+#[allow(clippy::too_many_arguments)]
+pub fn gather_many(
+    cpu: &Cpu,
+    vocab: usize,
+    valid: usize,
+    inv_temps: &[f32],
+    logits: &[f32],
+    offsets: &[usize],
+    ids: &[u32],
+    out: &mut [f32],
+) -> Result<(), LogitError> {
+    let rows = inv_temps.len();
+    for &inv_temp in inv_temps {
+        check_block(rows, vocab, valid, inv_temp, logits);
+    }
+    assert_eq!(offsets.len(), rows + 1, "offsets are not [{rows} + 1]");
+    assert!(offsets[0] == 0 && offsets.is_sorted(), "offsets do not ascend from 0");
+    assert_eq!(offsets[rows], ids.len(), "the last offset is not the number of ids");
+    assert_eq!(out.len(), ids.len(), "out has not the ids' shape");
+    if let Some(at) = ids.iter().position(|&id| id as usize >= valid) {
+        let row = offsets.partition_point(|&offset| offset <= at) - 1;
+        return Err(LogitError::Target { row, target: ids[at], valid });
+    }
+    let bad = scratch::with::<0, _>(rows, |lses| {
+        cpu::gather_many(cpu, vocab, valid, inv_temps, logits, offsets, ids, lses, out);
+        lses.iter().position(|x| x.is_nan())
+    });
+    match bad {
+        Some(row) => Err(diagnose("logits", row, &logits[row * vocab..][..valid], inv_temps[row])),
+        None => Ok(()),
+    }
+}
+
+/// A row's log-sum-exp at some temperature and at temperature 1, nats.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Normalizers {
+    /// Of z = logit * inv_temp.
+    pub at_temperature: f32,
+    /// Of the logits as they are.
+    pub raw: f32,
+}
+
+impl Normalizers {
+    /// Of `row` `[valid]`: one pass over it at temperature 1, two otherwise.
+    ///
+    /// # Panics
+    /// When the row is empty or `inv_temp` is no positive number.
+    pub fn of(isa: Isa, row: &[f32], inv_temp: f32) -> Result<Normalizers, LogitError> {
+        check_block(1, row.len(), row.len(), inv_temp, row);
+        let lse = |inv_temp: f32| {
+            let lse = cpu::row_mass(isa, row, inv_temp).lse();
+            if lse.is_nan() { Err(diagnose("logits", 0, row, inv_temp)) } else { Ok(lse) }
+        };
+        let at_temperature = lse(inv_temp)?;
+        Ok(Normalizers { at_temperature, raw: if inv_temp == 1.0 { at_temperature } else { lse(1.0)? } })
+    }
+}
+
+/// The `ids.len()` largest of `row` `[valid]`, ordered as by [`top_k`], each once; their logprobs at the temperature
+/// and at temperature 1. No pass sums the row again: a draw reports its normalizers, and [`Normalizers::of`] makes them
+/// for a row that nothing is drawn from.
+///
+/// # Panics
+/// When the outputs differ in length, or there are none or more than the row has columns.
+pub fn top_k_of_row(
+    isa: Isa,
+    row: &[f32],
+    inv_temp: f32,
+    normalizers: Normalizers,
+    ids: &mut [u32],
+    logprobs: &mut [f32],
+    logprobs_raw: &mut [f32],
+) {
+    check_block(1, row.len(), row.len(), inv_temp, row);
+    let k = ids.len();
+    assert!(k >= 1 && k <= row.len(), "the {k} largest of {}", row.len());
+    assert!(logprobs.len() == k && logprobs_raw.len() == k, "logprobs are not [{k}]");
+    cpu::largest(isa, row, inv_temp, normalizers.at_temperature, ids, logprobs);
+    for (raw, &id) in logprobs_raw.iter_mut().zip(ids.iter()) {
+        *raw = row[id as usize] - normalizers.raw;
+    }
 }
 
 pub(crate) fn check_targets(targets: &[u32], valid: usize) -> Result<(), LogitError> {

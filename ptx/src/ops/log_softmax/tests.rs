@@ -1,6 +1,7 @@
 use super::cases::{CASES, Case, QWEN3};
 use super::*;
 use crate::Isa;
+use crate::ops::twins::assert_same_bits;
 use crate::rng::{Purpose, Stream};
 
 /// Seeded logits with NaN in the padding: whoever reads it is found out. One in 16 is minus infinity when asked.
@@ -75,6 +76,98 @@ fn top_k_meets_the_truth_ties_included() {
             }
         }
     }
+}
+
+/// Per row a list of ids: none, one, or some with repeats; the offsets.
+fn lists(case: &Case, seed: u64) -> (Vec<usize>, Vec<u32>) {
+    let mut stream = Stream::new(seed, Purpose::Test, case.valid as u64);
+    let (mut offsets, mut ids) = (vec![0], vec![]);
+    for row in 0..case.rows {
+        let len = [3, 0, 1, 40][(row + seed as usize) % 4];
+        ids.extend((0..len).map(|_| stream.below(u32::try_from(case.valid).unwrap())));
+        offsets.push(ids.len());
+    }
+    (offsets, ids)
+}
+
+#[test]
+fn gather_many_is_gather_of_each_id() {
+    for case in CASES.iter().chain([&QWEN3]) {
+        for seed in 0..4 {
+            let mut x = logits(case, 5, true);
+            let (offsets, ids) = lists(case, seed);
+            // Rows at their own temperatures, and a row that nothing is asked of may hold anything.
+            let inv_temps: Vec<f32> = [case.inv_temp, 1.0, 0.5].into_iter().cycle().take(case.rows).collect();
+            for row in 0..case.rows {
+                if offsets[row] == offsets[row + 1] {
+                    x[row * case.vocab] = f32::NAN;
+                }
+            }
+            let mut want = vec![0.0; ids.len()];
+            let reference = Cpu::with_isa(1, Isa::Portable);
+            for row in 0..case.rows {
+                let (one, inv_temp) = (&x[row * case.vocab..][..case.vocab], inv_temps[row]);
+                for at in offsets[row]..offsets[row + 1] {
+                    let out = &mut want[at..=at];
+                    gather(&reference, 1, case.vocab, case.valid, inv_temp, one, &ids[at..=at], out).unwrap();
+                }
+            }
+            for isa in Isa::available() {
+                for threads in 1..=3 {
+                    let (cpu, mut got) = (Cpu::with_isa(threads, isa), vec![0.0; ids.len()]);
+                    gather_many(&cpu, case.vocab, case.valid, &inv_temps, &x, &offsets, &ids, &mut got).unwrap();
+                    assert_same_bits(&format!("{cpu} {case:?}"), &got, &want);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn gather_many_names_the_row() {
+    let cpu = Cpu::new(1);
+    let mut x = vec![0.0; 4 * 6];
+    let call = |x: &[f32], ids: &[u32]| gather_many(&cpu, 6, 5, &[1.0; 4], x, &[0, 2, 2, 3, 5], ids, &mut [0.0; 5]);
+    assert_eq!(call(&x, &[0, 1, 2, 3, 4]), Ok(()));
+    for (at, row) in [(0, 0), (1, 0), (2, 2), (3, 3), (4, 3)] {
+        let mut ids = [0; 5];
+        ids[at] = 5;
+        assert_eq!(call(&x, &ids), Err(LogitError::Target { row, target: 5, valid: 5 }), "{at}");
+    }
+    x[2 * 6 + 4] = f32::INFINITY;
+    assert!(matches!(call(&x, &[0; 5]), Err(LogitError::NotFinite { row: 2, column: 4, .. })));
+    x[2 * 6..3 * 6].fill(f32::NEG_INFINITY);
+    assert_eq!(call(&x, &[0; 5]), Err(LogitError::NoMass { whose: "logits", row: 2, valid: 5 }));
+}
+
+#[test]
+fn the_top_of_a_row_has_both_logprobs() {
+    for case in CASES.iter().chain([&QWEN3]) {
+        let mut x = logits(case, 6, true);
+        x.iter_mut().for_each(|x| *x = (*x * 2.0).round() / 2.0);
+        let row = &x[..case.valid];
+        for k in [1, 5, case.valid].into_iter().filter(|&k| k <= case.valid && k < 5000) {
+            for inv_temp in [1.0, case.inv_temp, 1.0 / 0.3] {
+                let (mut ids, mut logprobs) = (vec![0; k], vec![0.0; k]);
+                let cpu = Cpu::with_isa(1, Isa::Portable);
+                let n = case.valid;
+                top_k(&cpu, 1, n, n, inv_temp, row, k, &mut ids, &mut logprobs).unwrap();
+                let mut raw = vec![0.0; k];
+                gather_many(&cpu, n, n, &[1.0], row, &[0, k], &ids, &mut raw).unwrap();
+                for isa in Isa::available() {
+                    let normalizers = Normalizers::of(isa, row, inv_temp).unwrap();
+                    let (mut got_ids, mut got, mut got_raw) = (vec![0; k], vec![0.0; k], vec![0.0; k]);
+                    top_k_of_row(isa, row, inv_temp, normalizers, &mut got_ids, &mut got, &mut got_raw);
+                    let what = format!("{} {case:?} k {k} inv_temp {inv_temp}", isa.name());
+                    assert_eq!(got_ids, ids, "{what}");
+                    assert_same_bits(&what, &got, &logprobs);
+                    assert_same_bits(&what, &got_raw, &raw);
+                }
+            }
+        }
+    }
+    let broken = Normalizers::of(Isa::Portable, &[0.0, f32::NAN], 0.5);
+    assert!(matches!(broken, Err(LogitError::NotFinite { row: 0, column: 1, inv_temp: 0.5, .. })));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::{Params, Sampled};
 use crate::isa::by_isa;
 use crate::math::{exp, ln, tree16};
 use crate::ops::log_softmax::cpu::{EXP_IS_ZERO, LANES, TILE, padded, row_mass, tile_masses};
-use crate::ops::log_softmax::order;
+use crate::ops::log_softmax::{Normalizers, order};
 use crate::{Isa, scratch};
 
 /// The likeliest id, the lowest of equals; its logprobs are those of temperature 1.
@@ -14,7 +14,8 @@ pub(super) fn greedy(isa: Isa, row: &[f32]) -> Option<Sampled> {
         let start = tile * TILE;
         let inside = row[start..].iter().position(|&x| x == masses.max)?;
         let logprob = row[start + inside] - masses.lse;
-        Some(Sampled { token: id(start + inside), logprob, logprob_raw: logprob, support: 1 })
+        let normalizers = Normalizers { at_temperature: masses.lse, raw: masses.lse };
+        Some(Sampled { token: id(start + inside), logprob, logprob_raw: logprob, support: 1, normalizers })
     })
 }
 
@@ -32,31 +33,69 @@ pub(super) fn untruncated(isa: Isa, params: &Params, row: &[f32], uniform: f32) 
         let columns = &row[tile * TILE..row.len().min((tile + 1) * TILE)];
         let token = tile * TILE + first_above(isa, columns, inv_temp, masses.max, target - before);
         let logprob = row[token] * inv_temp - masses.lse;
-        let logprob_raw = if inv_temp == 1.0 { logprob } else { row[token] - row_mass(isa, row, 1.0).lse() };
+        let normalizers = normalizers(isa, row, inv_temp, masses.lse);
         let support = count_above(isa, row, inv_temp, masses.max);
-        Some(Sampled { token: id(token), logprob, logprob_raw, support })
+        Some(Sampled { token: id(token), logprob, logprob_raw: row[token] - normalizers.raw, support, normalizers })
     })
 }
 
 /// A draw from what top-k, top-p and min-p leave.
 pub(super) fn truncated(isa: Isa, params: &Params, row: &[f32], uniform: f32) -> Option<Sampled> {
-    with_kept(isa, params, row, |keys, max| {
+    with_kept(isa, params, row, |keys, max, lse| {
         let (key, total) = pick(isa, keys, max, uniform);
         let token = order::id(key);
-        #[allow(clippy::cast_possible_truncation)] // rounding is meant
-        let logprob = (order::z(key) - max) - ln(total as f32);
-        let logprob_raw = row[token as usize] - row_mass(isa, row, 1.0).lse();
-        Sampled { token, logprob, logprob_raw, support: id(keys.len()) }
+        let normalizers = normalizers(isa, row, params.inv_temp(), lse);
+        Sampled {
+            token,
+            logprob: logprob_of_kept(key, max, total),
+            logprob_raw: row[token as usize] - normalizers.raw,
+            support: id(keys.len()),
+            normalizers,
+        }
     })
+}
+
+/// What `draw` would report of each id, had it drawn that one; minus infinity if it never could.
+pub(super) fn processed(isa: Isa, params: &Params, row: &[f32], ids: &[u32], out: &mut [f32]) -> Option<()> {
+    let inv_temp = params.inv_temp();
+    if params.temperature == 0.0 || !params.truncates(row.len()) {
+        let lse = row_mass(isa, row, inv_temp).lse();
+        for (out, &id) in out.iter_mut().zip(ids) {
+            *out = row[id as usize] * inv_temp - lse;
+        }
+        return if lse.is_nan() { None } else { Some(()) };
+    }
+    with_kept(isa, params, row, |keys, max, _| {
+        let total = mass_of(isa, keys, max);
+        // The kept ids are the first in order, so the last of them tells them from the rest.
+        let last = keys[keys.len() - 1];
+        for (out, &id) in out.iter_mut().zip(ids) {
+            let key = order::key(row[id as usize] * inv_temp, id);
+            *out = if key <= last { logprob_of_kept(key, max, total) } else { f32::NEG_INFINITY };
+        }
+    })
+}
+
+#[inline(always)]
+fn logprob_of_kept(key: u64, max: f32, total: f64) -> f32 {
+    #[allow(clippy::cast_possible_truncation)] // rounding is meant
+    let total = total as f32;
+    (order::z(key) - max) - ln(total)
+}
+
+/// Both normalizers, given the one at the temperature.
+fn normalizers(isa: Isa, row: &[f32], inv_temp: f32, lse: f32) -> Normalizers {
+    let raw = if inv_temp == 1.0 { lse } else { row_mass(isa, row, 1.0).lse() };
+    Normalizers { at_temperature: lse, raw }
 }
 
 /// The ids that could be drawn, the likeliest first.
 pub(super) fn support(isa: Isa, params: &Params, row: &[f32], ids: &mut Vec<u32>) -> Option<()> {
-    with_kept(isa, params, row, |keys, _| ids.extend(keys.iter().map(|&key| order::id(key))))
+    with_kept(isa, params, row, |keys, _, _| ids.extend(keys.iter().map(|&key| order::id(key))))
 }
 
-/// Calls `f` with the keys of the kept ids in order, at least one, and the largest z.
-fn with_kept<R>(isa: Isa, params: &Params, row: &[f32], f: impl FnOnce(&[u64], f32) -> R) -> Option<R> {
+/// Calls `f` with the keys of the kept ids in order, at least one, the largest z, and the whole row's log-sum-exp.
+fn with_kept<R>(isa: Isa, params: &Params, row: &[f32], f: impl FnOnce(&[u64], f32, f32) -> R) -> Option<R> {
     let inv_temp = params.inv_temp();
     with_masses(isa, row, inv_temp, |masses| {
         let max = masses.max;
@@ -73,7 +112,7 @@ fn with_kept<R>(isa: Isa, params: &Params, row: &[f32], f: impl FnOnce(&[u64], f
                 keys[..count].sort_unstable();
                 (&mut keys[..count], total)
             };
-            f(&keys[..kept(isa, params, keys, max, total)], max)
+            f(&keys[..kept(isa, params, keys, max, total)], max, masses.lse)
         });
         Some(result)
     })

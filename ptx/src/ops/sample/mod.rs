@@ -21,7 +21,7 @@
 //! that reach ever further below the maximum until enough mass is in, and a sort of what was found.
 
 use crate::Isa;
-use crate::ops::log_softmax::{LogitError, diagnose};
+use crate::ops::log_softmax::{LogitError, Normalizers, diagnose};
 
 pub mod cases;
 mod cpu;
@@ -93,6 +93,8 @@ pub struct Sampled {
     pub logprob_raw: f32,
     /// How many tokens could have been drawn.
     pub support: u32,
+    /// The row's log-sum-exps before truncation: with them a list of the likeliest costs no further sum.
+    pub normalizers: Normalizers,
 }
 
 /// Why nothing can be drawn.
@@ -138,6 +140,14 @@ pub enum SampleError {
         /// How many ids there are.
         valid: usize,
     },
+    /// A logprob is asked for of an id that there is not.
+    #[error("id {id} is outside the vocabulary of {valid} ids")]
+    Id {
+        /// What was asked for.
+        id: u32,
+        /// How many ids there are.
+        valid: usize,
+    },
 }
 
 /// Draws one token from `row` `[valid]` with `uniform` in [0, 1).
@@ -170,6 +180,23 @@ pub fn support(isa: Isa, params: &Params, row: &[f32], ids: &mut Vec<u32>) -> Re
         return Ok(());
     }
     cpu::support(isa, params, row, ids).ok_or_else(|| fault(params, row))
+}
+
+/// The logprob of each of `ids`, into `out` `[ids]`, nats: the bits that [`draw`] reports for the one that it draws.
+///
+/// Under truncation an id that is cut has minus infinity, and the kept ones share the whole probability, ties decided as
+/// in the draw. Where nothing is cut, and at temperature 0, which reports temperature 1, they are the bits of
+/// [`crate::ops::log_softmax::gather`].
+///
+/// # Panics
+/// When the row is empty or `out` has not the ids' length.
+pub fn processed(isa: Isa, params: &Params, row: &[f32], ids: &[u32], out: &mut [f32]) -> Result<(), SampleError> {
+    check(params, row)?;
+    assert_eq!(out.len(), ids.len(), "out has not the ids' shape");
+    if let Some(&id) = ids.iter().find(|&&id| id as usize >= row.len()) {
+        return Err(SampleError::Id { id, valid: row.len() });
+    }
+    cpu::processed(isa, params, row, ids, out).ok_or_else(|| fault(params, row))
 }
 
 fn check(params: &Params, row: &[f32]) -> Result<(), SampleError> {

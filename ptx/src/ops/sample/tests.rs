@@ -4,6 +4,7 @@ use crate::Cpu;
 use crate::ops::log_softmax::cases::{CASES, Case, QWEN3};
 use crate::ops::log_softmax::gather;
 use crate::ops::log_softmax::tests::{logits, lse_tolerance};
+use crate::ops::twins::assert_same_bits;
 use crate::rng::{Purpose, Stream, sample_uniform};
 
 const PLAIN: Params = Params { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 };
@@ -146,7 +147,9 @@ fn greedy_takes_the_lowest_of_the_likeliest() {
             row[at] = 2.5;
             let sampled = draw(isa, &Params { temperature: 0.0, top_k: 3, ..PLAIN }, &row, 0.999).unwrap();
             let logprob = log_softmax_at(&row, 1.0, sampled.token);
-            let want = Sampled { token: u32::try_from(at).unwrap(), logprob, logprob_raw: logprob, support: 1 };
+            let normalizers = Normalizers::of(isa, &row, 1.0).unwrap();
+            let token = u32::try_from(at).unwrap();
+            let want = Sampled { token, logprob, logprob_raw: logprob, support: 1, normalizers };
             assert_eq!(sampled, want, "{}", isa.name());
         }
     }
@@ -169,7 +172,84 @@ fn exclusions_and_vanishing_tokens_are_never_drawn() {
     }
     // One token left: certain, whatever the parameters.
     let sure = draw(isa, &Params { top_p: 0.5, ..PLAIN }, &[OUT, -7.5, OUT], 0.99).unwrap();
-    assert_eq!(sure, Sampled { token: 1, logprob: 0.0, logprob_raw: 0.0, support: 1 });
+    let normalizers = Normalizers { at_temperature: -7.5, raw: -7.5 };
+    assert_eq!(sure, Sampled { token: 1, logprob: 0.0, logprob_raw: 0.0, support: 1, normalizers });
+}
+
+#[test]
+fn processed_is_what_a_draw_would_report() {
+    for case in CASES.iter().filter(|case| case.valid < 5000) {
+        for rounded in [false, true] {
+            let mut row = rows(case, 7).swap_remove(0);
+            if rounded {
+                // Halves, so that cuts fall between equals: the lower id is kept.
+                row.iter_mut().for_each(|x| *x = (*x * 2.0).round() / 2.0);
+            }
+            let ids: Vec<u32> = (0..u32::try_from(row.len()).unwrap()).collect();
+            let (mut got, mut kept) = (vec![0.0; ids.len()], vec![]);
+            for params in cuts() {
+                processed(Isa::Portable, &params, &row, &ids, &mut got).unwrap();
+                for isa in Isa::available() {
+                    let mut other = vec![0.0; ids.len()];
+                    processed(isa, &params, &row, &ids, &mut other).unwrap();
+                    assert_same_bits(&format!("{} {case:?} {params:?}", isa.name()), &other, &got);
+                }
+                let sampled =
+                    [0.0, 0.3, 0.8, 0.999].map(|uniform| draw(Isa::detect(), &params, &row, uniform).unwrap());
+                for s in sampled {
+                    assert_eq!(got[s.token as usize].to_bits(), s.logprob.to_bits(), "{case:?} {params:?} {s:?}");
+                }
+                if !params.truncates(row.len()) {
+                    for &id in ids.iter().step_by(97) {
+                        let want = log_softmax_at(&row, params.inv_temp(), id);
+                        assert_eq!(got[id as usize].to_bits(), want.to_bits(), "{case:?} {params:?} id {id}");
+                    }
+                    continue;
+                }
+                support(Isa::detect(), &params, &row, &mut kept).unwrap();
+                let finite = got.iter().filter(|x| x.is_finite()).count();
+                assert_eq!(finite, kept.len(), "{case:?} {params:?}");
+                assert!(kept.iter().all(|&id| got[id as usize].is_finite()), "{case:?} {params:?}");
+                // ln p summed over the support: the tolerance of one log-sum-exp, and of one exp and rounding each.
+                let mass: f64 = kept.iter().map(|&id| f64::from(got[id as usize]).exp()).sum();
+                assert!((mass - 1.0).abs() < 2.0 * lse_tolerance(row.len(), 1.0), "{case:?} {params:?}: {mass}");
+            }
+        }
+    }
+}
+
+#[test]
+fn processed_at_temperature_zero_and_of_bad_input() {
+    let isa = Isa::detect();
+    let row = [0.5, 2.0, -1.0, 2.0];
+    let greedy = Params { temperature: 0.0, top_k: 1, ..PLAIN };
+    let mut out = [0.0; 2];
+    processed(isa, &greedy, &row, &[2, 1], &mut out).unwrap();
+    assert_eq!(out, [log_softmax_at(&row, 1.0, 2), draw(isa, &greedy, &row, 0.0).unwrap().logprob]);
+    // Of two equals top-k keeps the lower id.
+    processed(isa, &Params { top_k: 1, ..PLAIN }, &row, &[3, 1], &mut out).unwrap();
+    assert_eq!(out, [f32::NEG_INFINITY, 0.0]);
+    let error = processed(isa, &PLAIN, &row, &[0, 4], &mut out).unwrap_err();
+    assert_eq!(error, SampleError::Id { id: 4, valid: 4 });
+    for params in [PLAIN, Params { top_k: 2, ..PLAIN }, greedy] {
+        let error = processed(isa, &params, &[0.0, f32::NAN, 1.0], &[0, 2], &mut out).unwrap_err();
+        assert!(matches!(error, SampleError::NotFinite { id: 1, .. }), "{params:?}");
+    }
+}
+
+#[test]
+fn a_draw_reports_the_rows_normalizers() {
+    for case in CASES {
+        let row = &rows(case, 8)[0];
+        for params in cuts().into_iter().chain([Params { temperature: 0.0, ..PLAIN }]) {
+            for isa in Isa::available() {
+                let got = draw(isa, &params, row, 0.4).unwrap().normalizers;
+                let want = Normalizers::of(Isa::Portable, row, params.inv_temp()).unwrap();
+                let bits = |n: Normalizers| [n.at_temperature.to_bits(), n.raw.to_bits()];
+                assert_eq!(bits(got), bits(want), "{} {case:?} {params:?}", isa.name());
+            }
+        }
+    }
 }
 
 #[test]
