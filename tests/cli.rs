@@ -91,6 +91,38 @@ fn results_have_their_documented_keys() {
     let again = run_json(["score", "--model", &student, "--ids", &ids, "--isa", "portable"]);
     assert_eq!(score["logprobs"], again["logprobs"]);
 
+    // A list for each id but the first, the id itself last in it: the same logprob, at the row's own temperature too.
+    let asked = |row: &Value, more: &str| {
+        let ids: Vec<u64> = row["ids"].as_array().expect("ids").iter().filter_map(Value::as_u64).collect();
+        let lists: Vec<Vec<u64>> =
+            ids[1..].iter().enumerate().map(|(i, &id)| if i == 1 { vec![] } else { vec![3, id] }).collect();
+        format!("{{\"ids\": {ids:?}, \"candidates\": {lists:?}{more}}}\n{{\"ids\": {ids:?}{more}}}\n")
+    };
+    let (asked_path, out) = (path("asked.jsonl"), path("scored.jsonl"));
+    std::fs::write(&asked_path, asked(&rows[0], "") + &asked(&rows[0], ", \"temperature\": 0.5")).expect("written");
+    let score = run_json(["score", "--model", &student, "--ids", &asked_path, "--temperature", "1.5", "--out", &out]);
+    let plain =
+        |t: &str| run_json(["score", "--model", &student, "--ids", &ids, "--temperature", t])["logprobs"][0].clone();
+    let want = [plain("1.5"), plain("0.5")];
+    assert_eq!(score["temperatures"], serde_json::json!([1.5, 1.5, 0.5, 0.5]));
+    let lines = std::fs::read_to_string(&out).expect("read");
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    for row in 0..4 {
+        assert_eq!(score["logprobs"][row], want[row / 2]);
+        assert_eq!(lines[row]["candidates"], score["candidates"][row]);
+        assert_eq!(lines[row]["temperature"], score["temperatures"][row]);
+        let Some(lists) = score["candidates"][row].as_array() else {
+            assert!(row % 2 == 1 && score["candidates"][row].is_null() && lines[row].get("candidates").is_none());
+            continue;
+        };
+        assert_eq!(lists.len(), want[0].as_array().expect("a list").len());
+        for (i, list) in lists.iter().enumerate() {
+            let list = list.as_array().expect("a list");
+            assert_eq!(list.len(), if i == 1 { 0 } else { 2 });
+            assert!(i == 1 || list[1] == want[row / 2][i], "row {row}, list {i}: {list:?}");
+        }
+    }
+
     let doctor = run_json(["doctor", "--model", &student]);
     has(&doctor, "doctor", &["device", "isa", "threads", "recipes", "model"]);
     has(&doctor["model"], "doctor", &["architecture", "parameters", "hash", "kv"]);

@@ -110,8 +110,13 @@ impl Folder {
                 (sequences * layout.pages_for(tokens)).min(most)
             }
         };
-        let valid = self.tokenizer.as_ref().map_or(config.vocab, |t| t.size().min(config.vocab));
-        Ok((Engine::new(Arc::clone(cpu), model, PAGE_LEN, pages, valid), origin))
+        Ok((Engine::new(Arc::clone(cpu), model, PAGE_LEN, pages, self.valid()), origin))
+    }
+
+    /// How many ids are real: rows of the embedding beyond the tokenizer are padding.
+    pub fn valid(&self) -> usize {
+        let vocab = self.checkpoint.config().vocab;
+        self.tokenizer.as_ref().map_or(vocab, |t| t.size().min(vocab))
     }
 
     /// Ids of the prompts asked for.

@@ -4,9 +4,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use engine::rollout::{Limits, score};
+use engine::candidates::candidates;
+use engine::engine::Engine;
+use engine::rollout::{Limits, RequestError, score};
+use opd::score_lines::{self, ScoreLine};
 use ptx::ops::sample::Params;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::open::{Folder, InputArgs, LineFile, ModelArgs};
 use super::table::Table;
@@ -18,7 +21,7 @@ pub struct ScoreArgs {
     model: ModelArgs,
     #[command(flatten)]
     input: InputArgs,
-    /// Temperature that the logprobs are taken at.
+    /// Temperature that the logprobs are taken at, where a line of --ids does not give its own.
     #[arg(long, default_value_t = 1.0)]
     temperature: f32,
     /// Write one line a row (JSONL) here.
@@ -34,42 +37,46 @@ pub fn run(args: &ScoreArgs, global: &Global) -> Result<ExitCode, Failure> {
     }
     let cpu = global.cpu()?;
     let folder = Folder::open(&args.model.model)?;
-    let rows = folder.read(&args.input)?;
-    let longest = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let rows = rows(&folder, &args.input)?;
+    let temperature = |row: &ScoreLine| row.temperature.unwrap_or(args.temperature);
+    let longest = rows.iter().map(|row| row.ids.len()).max().unwrap_or(0);
     let limits = Limits::default();
     let (mut engine, origin) =
         folder.load(&cpu, &args.model, limits.step_tokens.div_ceil(longest.max(1)).max(2), longest)?;
     let bar = global.bar(rows.len() as u64, "rows");
     bar.set_message("score");
-    let refs: Vec<&[u32]> = rows.iter().map(Vec::as_slice).collect();
-    let mut logprobs: Vec<Option<Vec<f32>>> = vec![None; rows.len()];
+    let mut scored: Vec<Option<Scored>> = vec![None; rows.len()];
     let mut failed = Vec::new();
     let watch = opd::clock::Stopwatch::start();
-    score(&mut engine, &refs, args.temperature, limits, &mut |i, result| {
+    score_rows(&mut engine, &rows, temperature, limits, &mut |i, result| {
         bar.inc(1);
         match result {
-            Ok(scores) => logprobs[i] = Some(scores.logprobs),
+            Ok(one) => scored[i] = Some(one),
             Err(error) => failed.push((i, error.to_string())),
         }
     });
     bar.finish_and_clear();
-    let (wall_s, tokens) = (watch.elapsed_s(), rows.iter().map(Vec::len).sum::<usize>());
+    failed.sort();
+    let (wall_s, tokens) = (watch.elapsed_s(), rows.iter().map(|row| row.ids.len()).sum::<usize>());
     if let Some(path) = &args.out {
         let mut out = LineFile::create(path, [args.input.prompts.as_ref(), args.input.ids.as_ref()])?;
-        for (ids, logprobs) in rows.iter().zip(&logprobs) {
-            out.line(
-                &json!({"ids": ids, "logprobs": logprobs, "recipe": origin.recipe_hash, "model": origin.model_hash,
-                "weights_version": engine.model().version(), "temperature": args.temperature, "device": origin.device}),
-            )?;
+        for (row, scored) in rows.iter().zip(&scored) {
+            let mut line = json!({"ids": row.ids, "logprobs": scored.as_ref().map(|s| &s.logprobs),
+                "recipe": origin.recipe_hash, "model": origin.model_hash, "weights_version": engine.model().version(),
+                "temperature": temperature(row), "device": origin.device});
+            if row.candidates.is_some() {
+                line["candidates"] = json!(scored.as_ref().and_then(|s| s.candidates.as_ref()));
+            }
+            out.line(&line)?;
         }
         out.finish()?;
     }
     if !global.json {
         let mut table = Table::new(["row", "tokens", "mean NLL, nats", "perplexity"]);
-        for (i, (ids, scores)) in rows.iter().zip(&logprobs).enumerate() {
-            if let Some(scores) = scores {
-                let nll = -scores.iter().map(|&l| f64::from(l)).sum::<f64>() / scores.len().max(1) as f64;
-                table.row([i.to_string(), ids.len().to_string(), format!("{nll:.6}"), format!("{:.3}", nll.exp())]);
+        for (i, (row, scored)) in rows.iter().zip(&scored).enumerate() {
+            if let Some(Scored { logprobs, .. }) = scored {
+                let nll = -logprobs.iter().map(|&l| f64::from(l)).sum::<f64>() / logprobs.len().max(1) as f64;
+                table.row([i.to_string(), row.ids.len().to_string(), format!("{nll:.6}"), format!("{:.3}", nll.exp())]);
             }
         }
         super::print(format_args!("{table}"))?;
@@ -78,11 +85,63 @@ pub fn run(args: &ScoreArgs, global: &Global) -> Result<ExitCode, Failure> {
         eprintln!("error: row {index}: {error}");
     }
     eprintln!("{tokens} tokens in {wall_s:.2} s: {:.1} tokens/s", tokens as f64 / wall_s);
-    global.print_json(&json!({
-        "logprobs": logprobs.into_iter().map(|l| l.map_or(Value::Null, |l| json!(l))).collect::<Vec<_>>(),
+    let mut object = json!({
+        "logprobs": scored.iter().map(|s| s.as_ref().map(|s| &s.logprobs)).collect::<Vec<_>>(),
         "errors": failed.iter().map(|(i, e)| json!({"index": i, "error": e})).collect::<Vec<_>>(),
         "tokens": tokens, "wall_s": wall_s, "weights_version": engine.model().version(), "temperature": args.temperature,
         "recipe": origin.recipe_hash, "recipe_name": origin.recipe, "model": origin.model_hash, "device": origin.device,
-    }))?;
+    });
+    if rows.iter().any(|row| row.candidates.is_some()) {
+        let of = |s: &Option<Scored>| json!(s.as_ref().and_then(|s| s.candidates.as_ref()));
+        object["candidates"] = scored.iter().map(of).collect();
+    }
+    if rows.iter().any(|row| row.temperature.is_some()) {
+        object["temperatures"] = rows.iter().map(|row| json!(temperature(row))).collect();
+    }
+    global.print_json(&object)?;
     Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What is known of a row.
+#[derive(Clone, Debug)]
+struct Scored {
+    logprobs: Vec<f32>,
+    candidates: Option<Vec<Vec<f32>>>,
+}
+
+/// The rows asked for: lines of ids may say more than their ids.
+fn rows(folder: &Folder, input: &InputArgs) -> Result<Vec<ScoreLine>, Failure> {
+    if let Some(file) = &input.ids {
+        return Ok(score_lines::read(file, folder.valid())?);
+    }
+    let row = |ids| ScoreLine { ids, candidates: None, temperature: None, line: 0 };
+    Ok(folder.read(input)?.into_iter().map(row).collect())
+}
+
+/// Scores the rows of each temperature together, and then what candidates they have.
+fn score_rows(
+    engine: &mut Engine,
+    rows: &[ScoreLine],
+    temperature: impl Fn(&ScoreLine) -> f32,
+    limits: Limits,
+    done: &mut dyn FnMut(usize, Result<Scored, RequestError>),
+) {
+    let mut temperatures: Vec<f32> = rows.iter().map(&temperature).collect();
+    temperatures.sort_by(f32::total_cmp);
+    temperatures.dedup();
+    for one in temperatures {
+        let group: Vec<usize> = (0..rows.len()).filter(|&i| temperature(&rows[i]) == one).collect();
+        let refs: Vec<&[u32]> = group.iter().map(|&i| rows[i].ids.as_slice()).collect();
+        let mut with_candidates = Vec::new();
+        score(engine, &refs, one, limits, &mut |at, result| match result {
+            Ok(scores) if rows[group[at]].candidates.is_some() => with_candidates.push((group[at], scores.logprobs)),
+            Ok(scores) => done(group[at], Ok(Scored { logprobs: scores.logprobs, candidates: None })),
+            Err(error) => done(group[at], Err(error)),
+        });
+        for (i, logprobs) in with_candidates {
+            let lists = rows[i].candidates.as_ref().expect("rows with candidates");
+            let found = candidates(engine, &rows[i].ids, lists, one, limits.step_tokens);
+            done(i, found.map(|found| Scored { logprobs, candidates: Some(found) }));
+        }
+    }
 }

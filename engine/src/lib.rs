@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod candidates;
 pub mod chat;
 pub mod checkpoint;
 pub mod config;

@@ -19,6 +19,7 @@ pub mod loss;
 pub mod master;
 pub mod pretrain;
 pub mod prompts;
+pub mod score_lines;
 pub mod sequences;
 pub mod side;
 pub mod source;

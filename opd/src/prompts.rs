@@ -82,8 +82,11 @@ pub enum PromptError {
 /// # Errors
 /// When it cannot be read, has no prompts, or one line is wrong.
 pub fn read(file: &Path) -> Result<Vec<Prompt>, PromptError> {
-    let bytes = std::fs::read(file).map_err(|source| PromptError::Read { file: file.to_path_buf(), source })?;
-    parse(file, &bytes)
+    parse(file, &bytes(file)?)
+}
+
+pub(crate) fn bytes(file: &Path) -> Result<Vec<u8>, PromptError> {
+    std::fs::read(file).map_err(|source| PromptError::Read { file: file.to_path_buf(), source })
 }
 
 /// Reads prompts from the bytes of a file, which is only named.
@@ -91,28 +94,36 @@ pub fn read(file: &Path) -> Result<Vec<Prompt>, PromptError> {
 /// # Errors
 /// When there are no prompts, or one line is wrong.
 pub fn parse(file: &Path, bytes: &[u8]) -> Result<Vec<Prompt>, PromptError> {
+    objects(file, bytes, |line, object| Ok(Prompt { source: source(object)?, answer: answer(object)?, line }))
+}
+
+/// What `of` makes of each line's number and object.
+pub(crate) fn objects<T>(
+    file: &Path,
+    bytes: &[u8],
+    of: impl Fn(usize, &Map<String, Value>) -> Result<T, String>,
+) -> Result<Vec<T>, PromptError> {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
-    let mut prompts = Vec::new();
+    let mut all = Vec::new();
     for (line, bytes) in (1..).zip(bytes.split(|&byte| byte == b'\n')) {
         if bytes.trim_ascii().is_empty() {
             continue;
         }
-        let (source, answer) =
-            parse_line(bytes).map_err(|what| PromptError::Line { file: file.to_path_buf(), line, what })?;
-        prompts.push(Prompt { source, answer, line });
+        let one = object(bytes).and_then(|object| of(line, &object));
+        all.push(one.map_err(|what| PromptError::Line { file: file.to_path_buf(), line, what })?);
     }
-    if prompts.is_empty() { Err(PromptError::Empty { file: file.to_path_buf() }) } else { Ok(prompts) }
+    if all.is_empty() { Err(PromptError::Empty { file: file.to_path_buf() }) } else { Ok(all) }
 }
 
-fn parse_line(bytes: &[u8]) -> Result<(Source, Option<String>), String> {
+fn object(bytes: &[u8]) -> Result<Map<String, Value>, String> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
         format!("not UTF-8: byte {:#04x} in column {}", bytes[error.valid_up_to()], error.valid_up_to() + 1)
     })?;
     let value: Value = serde_json::from_str(text).map_err(|error| format!("not JSON: {}", json_error(&error)))?;
-    let Value::Object(object) = value else {
-        return Err(format!("{} where an object such as {{\"prompt\": \"..\"}} should be", kind(&value)));
-    };
-    Ok((source(&object)?, answer(&object)?))
+    match value {
+        Value::Object(object) => Ok(object),
+        other => Err(format!("{} where an object such as {{\"prompt\": \"..\"}} should be", kind(&other))),
+    }
 }
 
 /// Serde counts lines from the text it was given, which is always one line here.
@@ -122,7 +133,7 @@ fn json_error(error: &serde_json::Error) -> String {
     format!("{what} in column {}", error.column())
 }
 
-fn source(object: &Map<String, Value>) -> Result<Source, String> {
+pub(crate) fn source(object: &Map<String, Value>) -> Result<Source, String> {
     let present: Vec<&str> = PROMPT_KEYS.into_iter().filter(|key| object.contains_key(*key)).collect();
     let key = match present[..] {
         [key] => key,
@@ -153,11 +164,16 @@ fn ids(key: &str, list: &[Value]) -> Result<Source, String> {
     if list.is_empty() {
         return Err(format!("`{key}` is empty"));
     }
+    Ok(Source::Ids(id_list(key, list)?))
+}
+
+/// Token ids, perhaps none; `key` says where they stand.
+pub(crate) fn id_list(key: &str, list: &[Value]) -> Result<Vec<u32>, String> {
     let id = |(i, value): (usize, &Value)| {
         let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
         id.ok_or_else(|| format!("`{key}[{i}]` is {value}; a token id is a whole number from 0"))
     };
-    Ok(Source::Ids(list.iter().enumerate().map(id).collect::<Result<_, _>>()?))
+    list.iter().enumerate().map(id).collect()
 }
 
 fn messages(key: &str, list: &[Value]) -> Result<Source, String> {
@@ -217,16 +233,18 @@ fn answer(object: &Map<String, Value>) -> Result<Option<String>, String> {
         Some(Value::String(text)) => Ok(Some(text.clone())),
         Some(Value::Number(number)) => Ok(Some(number.to_string())),
         Some(other) => Err(format!("`answer` is {}; it must be a string or a number", kind(other))),
-        None => {
-            // A misspelt answer would pass for a prompt without one and every completion for wrong.
-            let near =
-                object.keys().find(|key| key.len() > 4 && strsim::osa_distance(&key.to_lowercase(), "answer") <= 1);
-            near.map_or(Ok(None), |key| Err(format!("`{key}`: did you mean `answer`?")))
-        }
+        // A misspelt answer would pass for a prompt without one and every completion for wrong.
+        None => not_misspelt(object, "answer").map(|()| None),
     }
 }
 
-fn kind(value: &Value) -> &'static str {
+/// An error if a key looks like `key` misspelt.
+pub(crate) fn not_misspelt(object: &Map<String, Value>, key: &str) -> Result<(), String> {
+    let near = |found: &&String| found.len() > 4 && strsim::osa_distance(&found.to_lowercase(), key) <= 1;
+    object.keys().find(near).map_or(Ok(()), |found| Err(format!("`{found}`: did you mean `{key}`?")))
+}
+
+pub(crate) fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "a boolean",
