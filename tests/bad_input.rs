@@ -212,11 +212,11 @@ fn request_rows(b: &Bench) -> Vec<Row> {
             1,
             &["chat.jsonl:1", "no chat template"],
         ),
-        (candidates(b, "short.jsonl", "[[1]]"), 1, &["short.jsonl:1", "`candidates` has 1 lists", "3 ids take 2"]),
+        (candidates(b, "lists.jsonl", "[[1]]"), 1, &["lists.jsonl:1", "`candidates` has 1 lists", "3 ids take 2"]),
         (
-            candidates(b, "range.jsonl", "[[1], [9999]]"),
+            candidates(b, "listed.jsonl", "[[1], [9999]]"),
             1,
-            &["range.jsonl:1", "`candidates[1][0]` is id 9999", "ids 0.."],
+            &["listed.jsonl:1", "`candidates[1][0]` is id 9999", "ids 0.."],
         ),
         (words(["score", "--prompt", "1", "--temperature=0", "--model", "x"]), 1, &["--temperature is 0", "positive"]),
     ]
