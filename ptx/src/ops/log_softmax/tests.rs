@@ -79,11 +79,11 @@ fn top_k_meets_the_truth_ties_included() {
 }
 
 /// Per row a list of ids: none, one, or some with repeats; the offsets.
-fn lists(case: &Case, seed: u64) -> (Vec<usize>, Vec<u32>) {
-    let mut stream = Stream::new(seed, Purpose::Test, case.valid as u64);
+fn lists(case: &Case, shift: usize) -> (Vec<usize>, Vec<u32>) {
+    let mut stream = Stream::new(shift as u64, Purpose::Test, case.valid as u64);
     let (mut offsets, mut ids) = (vec![0], vec![]);
     for row in 0..case.rows {
-        let len = [3, 0, 1, 40][(row + seed as usize) % 4];
+        let len = [3, 0, 1, 40][(row + shift) % 4];
         ids.extend((0..len).map(|_| stream.below(u32::try_from(case.valid).unwrap())));
         offsets.push(ids.len());
     }
@@ -93,9 +93,9 @@ fn lists(case: &Case, seed: u64) -> (Vec<usize>, Vec<u32>) {
 #[test]
 fn gather_many_is_gather_of_each_id() {
     for case in CASES.iter().chain([&QWEN3]) {
-        for seed in 0..4 {
+        for shift in 0..4 {
             let mut x = logits(case, 5, true);
-            let (offsets, ids) = lists(case, seed);
+            let (offsets, ids) = lists(case, shift);
             // Rows at their own temperatures, and a row that nothing is asked of may hold anything.
             let inv_temps: Vec<f32> = [case.inv_temp, 1.0, 0.5].into_iter().cycle().take(case.rows).collect();
             for row in 0..case.rows {
