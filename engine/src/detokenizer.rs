@@ -1,10 +1,10 @@
 //! Text of ids that come one by one.
 //!
 //! The pieces together are [`Tokenizer::decode`] of all ids, exactly. So a piece is given out only once nothing that
-//! follows can change it, which depends on the tokenizer's decoder ([`Growth`]): a character whose last bytes are
-//! missing is held back, and so is a run of `<0xXX>` tokens, because a decoder with byte fallback turns the whole run
-//! into U+FFFD if any part of it is no UTF-8. Ids that are no text (special tokens, padded rows of an embedding) give
-//! nothing and never fail.
+//! follows can change it, which depends on the tokenizer's decoder: a character whose last bytes are missing is held
+//! back, and so is a run of `<0xXX>` tokens, because a decoder with byte fallback turns the whole run into U+FFFD if any
+//! part of it is no UTF-8. Ids that are no text (special tokens, padded rows of an embedding) give nothing and never
+//! fail.
 
 use serde_json::Value;
 
