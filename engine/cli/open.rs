@@ -24,7 +24,8 @@ pub struct ModelArgs {
     /// Model folder (Hugging Face layout).
     #[arg(long)]
     pub model: PathBuf,
-    /// Recipe: identity, f32, bf16, kv8 or fp8. `identity` is f32 for a folder stored in f32, else bf16.
+    /// Recipe: identity, f32, bf16, kv8, fp8, or the path of a recipe file. `identity` is f32 for a folder stored in
+    /// f32, else bf16.
     #[arg(long, default_value = "identity")]
     pub recipe: String,
     /// Bytes of the KV pool, e.g. 512MiB; by default what the longest batch needs, at most 8GiB.
@@ -88,7 +89,7 @@ impl Folder {
         tokens: usize,
     ) -> Result<(Engine, Origin), Failure> {
         let config = self.checkpoint.config();
-        let recipe = Recipe::built_in(&args.recipe, self.precision(), config)?;
+        let recipe = Recipe::open(&args.recipe, self.precision(), config)?;
         let origin = Origin {
             model_hash: self.checkpoint.model_hash(),
             recipe: recipe.name.clone(),

@@ -1,6 +1,10 @@
 //! Which format every tensor of a rollout is stored and read in, layer by layer, and the hash that names the choice.
+//!
+//! A built-in name or a file is resolved once, for one model, to a table of plain data; everything after looks at the
+//! table alone. The file's keys stand in `docs/formats.md`.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use ptx::DType;
 use ptx::kv_tile::KvScale;
@@ -9,12 +13,19 @@ use serde_json::{Value, json};
 
 use crate::config::ModelConfig;
 
+mod calibration;
+mod error;
+mod file;
+mod pattern;
 mod table;
 
+pub use calibration::{Calibration, StaticScales};
+pub use error::{RecipeError, did_you_mean};
+pub use pattern::PatternError;
 pub use table::{Activations, LayerRecipe, Proj, Projection, WeightFormat};
 
 /// A resolved recipe: one row a layer, and the embedding and head.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Recipe {
     /// What the user called it. Not part of the hash: `identity` and `bf16` are one recipe when training is in bf16.
     pub name: String,
@@ -24,6 +35,8 @@ pub struct Recipe {
     pub embed: WeightFormat,
     /// The head.
     pub head: Projection,
+    /// Where the static scales of 8-bit keys and values come from.
+    pub static_scales: StaticScales,
 }
 
 /// The precision that weights are trained in: what a weights version is rounded to, and what `identity` stands for.
@@ -55,20 +68,6 @@ impl Precision {
     }
 }
 
-/// Why a recipe cannot be had.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum RecipeError {
-    /// The name is no built-in's.
-    #[error("unknown recipe {name:?}; built-in recipes: identity, f32, bf16, kv8, fp8{hint}")]
-    Unknown {
-        /// What was asked for.
-        name: String,
-        /// The nearest known name, when one is near.
-        hint: String,
-    },
-}
-
 /// Names of the built-in recipes.
 pub const BUILT_IN: [&str; 5] = ["identity", "f32", "bf16", "kv8", "fp8"];
 
@@ -88,20 +87,57 @@ impl Recipe {
         let projection = Projection { weights: WeightFormat::new(weights), activations };
         let layer = LayerRecipe { projections: [projection; 7], k: cache, v: cache, kv_scale: KvScale::Static };
         let head = Projection { weights: WeightFormat::new(head), activations };
-        Ok(Recipe { name: name.to_owned(), layers: vec![layer; config.layers], embed: head.weights, head })
+        let (name, layers, static_scales) = (name.to_owned(), vec![layer; config.layers], StaticScales::Bounds);
+        Ok(Recipe { name, layers, embed: head.weights, head, static_scales })
     }
 
-    /// The resolved table as canonical JSON: sorted keys, no whitespace, one entry a layer.
+    /// The recipe called `arg`: a built-in name, or else the path of a recipe file. `identity` is the built-in of
+    /// `precision`. A file's recipe is named by the file, without its ending.
+    ///
+    /// # Errors
+    /// When it is neither, or the file is not a recipe for this model.
+    pub fn open(arg: &str, precision: Precision, config: &ModelConfig) -> Result<Recipe, RecipeError> {
+        let path = Path::new(arg);
+        if BUILT_IN.contains(&arg) || !is_file(path) {
+            return Recipe::built_in(arg, precision, config);
+        }
+        let text = std::fs::read_to_string(path);
+        let text = text.map_err(|e| RecipeError::Read { file: path.to_owned(), reason: e.to_string() })?;
+        Recipe::parse(&text, path, config)
+    }
+
+    /// The recipe in `text`, as [`Recipe::open`] reads it from `file`. That is only named; the file of calibration ids
+    /// that the text may name lies beside it.
+    ///
+    /// # Errors
+    /// When it is not a recipe for this model.
+    pub fn parse(text: &str, file: &Path, config: &ModelConfig) -> Result<Recipe, RecipeError> {
+        let name = file.file_stem().unwrap_or(file.as_os_str()).to_string_lossy();
+        file::resolve(text, file, &name, config)
+    }
+
+    /// The resolved table as JSON: sorted keys, one entry a layer.
     #[must_use]
-    pub fn canonical_json(&self) -> String {
-        let layers: Vec<Value> = self.layers.iter().map(layer_json).collect();
-        let table: BTreeMap<&str, Value> = [
+    pub fn table(&self) -> Value {
+        let layers: Vec<Value> = self.layers.iter().map(|layer| self.layer_json(layer)).collect();
+        let mut table: BTreeMap<&str, Value> = [
             ("embed", json!(weights_name(self.embed))),
             ("head", projection_json(&self.head)),
             ("layers", json!(layers)),
         ]
         .into();
-        json!(table).to_string()
+        if let StaticScales::Calibrated(calibration) = &self.static_scales {
+            let rows: BTreeMap<&str, Value> =
+                [("ids", json!(calibration.hash)), ("room", json!(f64::from(calibration.room)))].into();
+            table.insert("calibration", json!(rows));
+        }
+        json!(table)
+    }
+
+    /// [`Recipe::table`] as canonical JSON: sorted keys, no whitespace.
+    #[must_use]
+    pub fn canonical_json(&self) -> String {
+        self.table().to_string()
     }
 
     /// BLAKE3 of [`Recipe::canonical_json`], hexadecimal.
@@ -109,19 +145,31 @@ impl Recipe {
     pub fn hash(&self) -> String {
         blake3::hash(self.canonical_json().as_bytes()).to_hex().to_string()
     }
+
+    /// How a layer's keys and values are scaled: `none`, `static`, `checkpoint` or `token`.
+    #[must_use]
+    pub fn kv_scale_name(&self, layer: &LayerRecipe) -> &'static str {
+        match (layer.kv_scale, &self.static_scales) {
+            _ if !layer.has_8bit_cache() => "none",
+            (KvScale::Token, _) => "token",
+            (KvScale::Static, StaticScales::Checkpoint) => "checkpoint",
+            (KvScale::Static, _) => "static",
+        }
+    }
+
+    fn layer_json(&self, layer: &LayerRecipe) -> Value {
+        let mut rows: BTreeMap<&str, Value> =
+            Proj::ALL.iter().map(|&proj| (proj.name(), projection_json(&layer[proj]))).collect();
+        let kv_scale = json!(self.kv_scale_name(layer));
+        rows.extend([("k", json!(layer.k.name())), ("kv_scale", kv_scale), ("v", json!(layer.v.name()))]);
+        json!(rows)
+    }
 }
 
-fn layer_json(layer: &LayerRecipe) -> Value {
-    let mut rows: BTreeMap<&str, Value> =
-        Proj::ALL.iter().map(|&proj| (proj.name(), projection_json(&layer[proj]))).collect();
-    let scaled = [layer.k, layer.v].iter().any(|d| d.bytes() == 1);
-    let kv_scale = match layer.kv_scale {
-        _ if !scaled => "none",
-        KvScale::Static => "static",
-        KvScale::Token => "token",
-    };
-    rows.extend([("k", json!(layer.k.name())), ("kv_scale", json!(kv_scale)), ("v", json!(layer.v.name()))]);
-    json!(rows)
+/// Whether an argument that is no built-in name is meant as a file.
+#[must_use]
+pub fn is_file(path: &Path) -> bool {
+    path.extension().is_some_and(|ending| ending == "toml") || path.exists()
 }
 
 fn projection_json(projection: &Projection) -> Value {
@@ -132,7 +180,8 @@ fn projection_json(projection: &Projection) -> Value {
 }
 
 /// `bf16`, or `e4m3/channel`.
-fn weights_name(format: WeightFormat) -> String {
+#[must_use]
+pub fn weights_name(format: WeightFormat) -> String {
     let scale = match format.scale {
         _ if format.dtype != DType::E4m3 => return format.dtype.name().to_owned(),
         WeightScale::Tensor => "tensor",
@@ -142,12 +191,5 @@ fn weights_name(format: WeightFormat) -> String {
     format!("{}/{scale}", format.dtype.name())
 }
 
-/// `; did you mean "fp8"?` when a built-in name is near `name`, else nothing.
-#[must_use]
-pub fn did_you_mean(name: &str) -> String {
-    let near = BUILT_IN.iter().map(|known| (strsim::jaro_winkler(known, name), known));
-    match near.max_by(|a, b| a.0.total_cmp(&b.0)) {
-        Some((likeness, known)) if likeness > 0.6 => format!("; did you mean {known:?}?"),
-        _ => String::new(),
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -105,6 +105,12 @@ impl LayerRecipe {
     pub fn is_f32(&self) -> bool {
         self.projections.iter().all(|p| p.activations == Activations::F32)
     }
+
+    /// Whether keys or values take a byte an element, and so have scales.
+    #[must_use]
+    pub fn has_8bit_cache(&self) -> bool {
+        [self.k, self.v].iter().any(|dtype| dtype.bytes() == 1)
+    }
 }
 
 impl Index<Proj> for LayerRecipe {

@@ -1,5 +1,7 @@
 //! The ranges of the run file's values.
 
+use std::path::Path;
+
 use ptx::ops::sample::Params;
 
 use super::{Config, Schedule, Task};
@@ -45,9 +47,11 @@ impl Config {
             })?,
             Task::Prompts(task) => need("task.max_prompt", task.max_prompt, task.max_prompt > 0, "at least 1")?,
         }
-        let known = engine::recipe::BUILT_IN.contains(&rollout.recipe.as_str());
+        // Loading made the path of a recipe file absolute. What it holds shows when the student is opened.
+        let built_in = engine::recipe::BUILT_IN;
+        let known = built_in.contains(&rollout.recipe.as_str()) || Path::new(&rollout.recipe).is_absolute();
         let hint = engine::recipe::did_you_mean(&rollout.recipe);
-        let must = format!("one of {}{hint}", engine::recipe::BUILT_IN.join(", "));
+        let must = format!("one of {}, or the path of a recipe file{hint}", built_in.join(", "));
         need("rollout.recipe", format!("{:?}", rollout.recipe), known, &must)?;
         need("rollout.n", rollout.n, rollout.n > 0, "at least 1")?;
         let warm = |t: f64| t >= f64::from(Params::TEMPERATURE_MIN) && t <= f64::from(f32::MAX);

@@ -158,6 +158,14 @@ pub(super) fn parse(
     if let Task::Prompts(task) = &mut config.task {
         task.prompts = folder.join(&task.prompts);
     }
+    let recipe = folder.join(&config.rollout.recipe);
+    let built_in = engine::recipe::BUILT_IN.contains(&config.rollout.recipe.as_str());
+    if !built_in && !config.rollout.recipe.is_empty() && engine::recipe::is_file(&recipe) {
+        config.rollout.recipe = recipe.into_os_string().into_string().map_err(|path| ConfigError::Range {
+            at: origins.at("rollout.recipe"),
+            fault: Fault { key: "rollout.recipe".into(), value: format!("{path:?}"), must: "Unicode".into() },
+        })?;
+    }
     if config.out.as_os_str().is_empty() {
         let fault = Fault { key: "out".into(), value: "\"\"".into(), must: "the name of a folder".into() };
         return Err(ConfigError::Range { at: origins.at("out"), fault });

@@ -17,7 +17,7 @@
 //! kind = "reverse-kl"             # forward-kl
 //!
 //! [rollout]
-//! recipe = "identity"             # or f32, bf16, kv8, fp8
+//! recipe = "identity"             # or f32, bf16, kv8, fp8, or the path of a recipe file, relative to this file
 //! n = 4                           # samples of each prompt
 //! temperature = 1.0
 //! top_p = 1.0
@@ -165,7 +165,7 @@ pub enum LossKind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Rollout {
-    /// The name of a built-in recipe.
+    /// The name of a built-in recipe, or the absolute path of a recipe file.
     pub recipe: String,
     /// Samples of each prompt.
     pub n: u32,

@@ -43,6 +43,10 @@ fn paths_and_lengths_are_resolved() {
     assert_eq!((config.task, config.rollout.max_tokens), (Task::Prompts(want), 256));
     assert_eq!(config.rollout.recipe, "fp8");
     assert_eq!(parse(&format!("{SMALLEST}[rollout]\nmax_tokens = 5")).unwrap().rollout.max_tokens, 5);
+    let config = parse(&format!("{SMALLEST}[rollout]\nrecipe = 'recipes/mixed.toml'")).unwrap();
+    assert_eq!(config.rollout.recipe, "/file/recipes/mixed.toml");
+    let config = parse_with(SMALLEST, &["rollout.recipe=/r/mixed.toml"]).unwrap();
+    assert_eq!(config.rollout.recipe, "/r/mixed.toml");
 }
 
 #[test]
@@ -51,6 +55,7 @@ fn the_resolved_file_means_the_same_anywhere() {
         SMALLEST.to_string(),
         format!("seed = {}\n{SMALLEST}[train]\nlr = 3\nclip = inf\nbeta2 = 0.999\n[checkpoint]\nevery = 7", i64::MAX),
         "student = \"s\"\nteacher = \"t\"\n[task]\nprompts = \"p\"\n[rollout]\nrecipe = \"kv8\"".to_string(),
+        format!("{SMALLEST}[rollout]\nrecipe = 'mixed.toml'"),
         SMALLEST.replace("copy", "addition") + "digits_test = 9\n[train]\nprecision = \"f32\"",
     ];
     for text in texts {
@@ -156,7 +161,7 @@ fn errors_name_place_key_and_remedy() {
         (with("[rollout]\nmax_tokens = 0"), "run.toml:6: `rollout.max_tokens` is 0; it must be at least 1"),
         (
             with("[rollout]\nrecipe = ''"),
-            "run.toml:6: `rollout.recipe` is \"\"; it must be one of identity, f32, bf16, kv8, fp8",
+            "run.toml:6: `rollout.recipe` is \"\"; it must be one of identity, f32, bf16, kv8, fp8, or the path of a recipe file",
         ),
         (
             with("[rollout]\nstaleness_max = 1"),

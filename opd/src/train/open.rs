@@ -143,15 +143,14 @@ impl Trainer {
         stop_ids.dedup();
 
         let precision = config.train.precision.into();
+        let identity = Recipe::built_in("identity", precision, &student_config)?;
+        let recipe = Recipe::open(&config.rollout.recipe, precision, &student_config)?;
         let origin = Origin {
             student: student.model_hash(),
             teacher: teacher.model_hash(),
-            recipe_hash: Recipe::built_in(&config.rollout.recipe, config.train.precision.into(), &student_config)?
-                .hash(),
+            recipe_hash: recipe.hash(),
             device: cpu.to_string(),
         };
-        let identity = Recipe::built_in("identity", precision, &student_config)?;
-        let recipe = Recipe::built_in(&config.rollout.recipe, precision, &student_config)?;
         let mut master = Master::load(&student, precision).map_err(|source| OpenError::Checkpoint {
             role: "student",
             dir: config.student.clone(),
