@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use kv::{KvCache, Layout, Sequence};
 use ptx::Cpu;
-use ptx::kv_tile::KvShape;
-use ptx::kv_tile::Span;
+use ptx::kv_tile::{KvCounts, KvShape, Span};
 use ptx::ops::linear::{self, Job};
 
 use crate::config::ModelConfig;
@@ -158,6 +157,18 @@ impl Engine {
         let job = Job { w: self.model.head(), bias: None, y: &mut self.logits };
         linear::forward(&self.cpu, count, &self.selected, &mut [job]);
         &self.logits
+    }
+
+    /// What rounding keys and values to 8 bits lost in all steps since the counts were last cleared,
+    /// `[layers, kv_heads]`; empty before the first step. Layers without 8-bit keys or values count nothing there.
+    #[must_use]
+    pub fn kv_counts(&self) -> &[KvCounts] {
+        &self.step.workspace.counts
+    }
+
+    /// Clears the counts.
+    pub fn clear_kv_counts(&mut self) {
+        self.step.workspace.counts.fill(KvCounts::default());
     }
 
     /// What the last call of [`Engine::logits`] computed.

@@ -123,6 +123,19 @@ pub enum CheckpointError {
          the weights have diverged: lower the learning rate, or take a recipe with a bf16 cache"
     )]
     KvBound { layer: usize, version: u64 },
+    /// The recipe takes the cache's scales from the checkpoint, and the weights come without.
+    #[error(
+        "layer {layer}, weights version {version}: the recipe has kv_scale = \"checkpoint\", and these weights come without \
+         scales of the KV cache; only a folder that carries them (self_attn.k_scale and v_scale) has them, and only for \
+         its own weights: take kv_scale = \"static\" or \"token\""
+    )]
+    NoKvScales { layer: usize, version: u64 },
+    /// Calibration saw keys or values that are no numbers.
+    #[error(
+        "layer {layer}, weights version {version}: keys or values are not finite on the recipe's calibration ids, so the \
+         8-bit KV cache has no scale; check the weights with `leeway doctor --model`"
+    )]
+    KvCalibration { layer: usize, version: u64 },
     /// A name that is no parameter.
     #[error("{}: there is no tensor {tensor}{hint}", .dir.display())]
     NoSuchTensor { dir: PathBuf, tensor: String, hint: String },

@@ -2,8 +2,7 @@
 
 use kv::KvCache;
 use ptx::Cpu;
-use ptx::kv_tile::KvShape;
-use ptx::kv_tile::{KvPages, KvPagesMut, Span};
+use ptx::kv_tile::{KvCounts, KvPages, KvPagesMut, KvShape, Span};
 use ptx::ops::attention;
 use ptx::ops::linear::{self, Job};
 use ptx::ops::{embedding, kv_append, residual, rmsnorm, rope, round, swiglu};
@@ -33,6 +32,8 @@ pub struct Workspace {
     cos: Vec<f32>,
     sin: Vec<f32>,
     acts: Acts,
+    /// What rounding keys and values to 8 bits lost since the counts were last cleared, `[layers, kv_heads]`.
+    pub counts: Vec<KvCounts>,
     /// Result: the last norm's output, rounded as the head wants it, `[tokens, hidden]`.
     pub hidden: Vec<f32>,
 }
@@ -49,6 +50,7 @@ impl Workspace {
         ] {
             buffer.resize(tokens * width, 0.0);
         }
+        self.counts.resize(c.layers * c.kv_heads, KvCounts::default());
     }
 }
 
@@ -74,6 +76,7 @@ pub fn forward(
     ws: &mut Workspace,
     tape: Option<&mut Tape>,
 ) {
+    model.assert_complete();
     run(cpu, model, kv, batch, ws, tape, None, &mut ());
 }
 
@@ -88,11 +91,13 @@ pub fn forward_observed(
     from: Option<(usize, &[f32])>,
     observe: &mut dyn Observe,
 ) {
+    model.assert_complete();
     run(cpu, model, kv, batch, ws, None, from, observe);
 }
 
-#[allow(clippy::too_many_arguments)] // the one function behind both
-fn run(
+/// The one function behind both. Scales of the cache in `kv` must be set, all else of the model be complete.
+#[allow(clippy::too_many_arguments)]
+pub(super) fn run(
     cpu: &Cpu,
     model: &Model,
     kv: &mut KvCache,
@@ -102,7 +107,6 @@ fn run(
     from: Option<(usize, &[f32])>,
     observe: &mut dyn Observe,
 ) {
-    model.assert_complete();
     let (c, tokens) = (&model.config, batch.ids.len());
     ws.resize(c, tokens);
     let mut tape = tape;
@@ -126,7 +130,8 @@ fn run(
             Some(tape) => &mut tape.layers[index],
             None => &mut ws.acts,
         };
-        step.run(&mut ws.x, &mut ws.y, &mut ws.rounded, pages, acts, keep);
+        let counts = &mut ws.counts[index * c.kv_heads..][..c.kv_heads];
+        step.run(&mut ws.x, &mut ws.y, &mut ws.rounded, pages, counts, acts, keep);
         let acts = tape.as_ref().map_or(&ws.acts, |tape| &tape.layers[index]);
         observe.keys_values(index, &acts.k, &acts.v);
     }
@@ -158,7 +163,17 @@ struct LayerStep<'a> {
 }
 
 impl LayerStep<'_> {
-    fn run(&self, x: &mut [f32], y: &mut [f32], rounded: &mut [f32], pages: &mut [u8], a: &mut Acts, keep: bool) {
+    #[allow(clippy::too_many_arguments)] // the buffers of a step
+    fn run(
+        &self,
+        x: &mut [f32],
+        y: &mut [f32],
+        rounded: &mut [f32],
+        pages: &mut [u8],
+        counts: &mut [KvCounts],
+        a: &mut Acts,
+        keep: bool,
+    ) {
         let &LayerStep { cpu, c, layer: l, batch, shape, cos, sin } = self;
         let tokens = batch.ids.len();
         let (q_len, d) = (c.heads * c.head_dim, c.head_dim);
@@ -189,7 +204,7 @@ impl LayerStep<'_> {
         rope::forward(cpu, c.heads, d, &mut a.q, cos, sin);
         rope::forward(cpu, c.kv_heads, d, &mut a.k, cos, sin);
         let (k_scales, v_scales) = (&l.k_scales[..], &l.v_scales[..]);
-        let mut write = KvPagesMut { shape, bytes: pages, k_scales, v_scales, counts: None };
+        let mut write = KvPagesMut { shape, bytes: pages, k_scales, v_scales, counts: Some(counts) };
         kv_append::forward(cpu, &mut write, batch.spans, &a.k, &a.v);
         let read = KvPages { shape, bytes: write.bytes, k_scales, v_scales };
         let lse = keep.then_some(&mut a.lse[..]);

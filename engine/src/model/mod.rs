@@ -5,9 +5,11 @@
 //! ```
 
 mod backward;
+mod calibrate;
 mod forward;
 mod gradients;
 mod kv_scale;
+mod read;
 mod tape;
 mod weights;
 

@@ -1,14 +1,14 @@
 //! The weights of one version, packed for the kernels in the recipe's formats. One copy: a new version is written over
 //! the old one in place.
 
+use ptx::Cpu;
 use ptx::ops::linear::Packed;
-use ptx::ops::round;
-use ptx::{Cpu, DType};
 
 use crate::checkpoint::{Checkpoint, CheckpointError};
 use crate::config::ModelConfig;
-use crate::model::kv_scale;
-use crate::recipe::{Activations, LayerRecipe, Proj, Recipe, WeightFormat};
+use crate::model::calibrate;
+use crate::model::read::{Reader, block_len};
+use crate::recipe::{LayerRecipe, Proj, Recipe, StaticScales, WeightFormat};
 
 /// Where the values of a weights version come from: a checkpoint, or the trainer's master weights.
 pub trait WeightSource {
@@ -17,6 +17,11 @@ pub trait WeightSource {
 
     /// The parameter was read for the last time: its source pages may go.
     fn finished(&mut self, _name: &str) {}
+
+    /// The scales of a layer's keys and values in an e4m3 cache that come with these weights, if any do.
+    fn kv_scales(&self, _layer: usize) -> Option<(f32, f32)> {
+        None
+    }
 }
 
 impl WeightSource for &Checkpoint {
@@ -26,6 +31,10 @@ impl WeightSource for &Checkpoint {
 
     fn finished(&mut self, name: &str) {
         self.release(name);
+    }
+
+    fn kv_scales(&self, layer: usize) -> Option<(f32, f32)> {
+        Checkpoint::kv_scales(self)[layer]
     }
 }
 
@@ -88,9 +97,6 @@ pub struct Model {
     complete: bool,
 }
 
-/// Values read from a source at a time: bounds the f32 copy that exists beside the packed form.
-const BLOCK: usize = 1 << 20;
-
 impl Model {
     /// Loads weights version 0 from a checkpoint; its mapped pages are given back as they are packed.
     pub fn load(cpu: &Cpu, checkpoint: &Checkpoint, recipe: Recipe) -> Result<Model, CheckpointError> {
@@ -102,10 +108,16 @@ impl Model {
     /// A model without weights; [`Model::update`] must follow.
     ///
     /// # Panics
-    /// When the recipe has another number of layers than the model.
+    /// When the recipe has another number of layers than the model, or its calibration ids are none of the model's.
     #[must_use]
     pub fn empty(config: ModelConfig, recipe: Recipe) -> Model {
         assert_eq!(config.layers, recipe.layers.len(), "the recipe was resolved for another model");
+        if let StaticScales::Calibrated(calibration) = &recipe.static_scales {
+            let good = |row: &Vec<u32>| {
+                row.len() <= config.max_positions && row.iter().all(|&id| (id as usize) < config.vocab)
+            };
+            assert!(calibration.rows.iter().all(good), "the recipe's calibration ids are another model's");
+        }
         let c = &config;
         let layers = recipe.layers.iter().map(|row| Layer::empty(c, *row));
         Model {
@@ -121,31 +133,40 @@ impl Model {
         }
     }
 
-    /// Writes weights version `version` over the present one. Where a recipe rounds matmul inputs to bf16, every
-    /// parameter is rounded to bf16 before it takes its own format, norm gains and biases included: so a folder under
-    /// such a recipe and version 0 of a bf16 run have the same bits, in whatever format the folder is. The scales of the KV cache are part of the version and
-    /// are computed here, from the weights alone. After a failure the model refuses to run until an update succeeds.
+    /// Writes weights version `version` over the present one. A matrix whose input the recipe rounds is itself rounded
+    /// to bf16 before it takes its own format, and so are the biases and norm gains beside it: so a folder under such a
+    /// recipe and version 0 of a bf16 run have the same bits, in whatever format the folder is.
+    ///
+    /// The static scales of the KV cache are part of the version and are set here, as the recipe says: from the weights,
+    /// from `source`, or by running the model over the recipe's calibration ids.
+    ///
+    /// # Errors
+    /// When a parameter cannot be read, or the KV cache can have no scales. The model then refuses to run until an
+    /// update succeeds.
     pub fn update(&mut self, cpu: &Cpu, version: u64, source: &mut dyn WeightSource) -> Result<(), CheckpointError> {
         self.complete = false;
-        let mut block = vec![0.0; block_len(&self.config)];
-        let whole = self.recipe.head.activations;
-        let mut read = Reader { cpu, source, block: &mut block, activations: whole };
-        read.matrix("model.embed_tokens.weight", &mut self.embed)?;
+        let mut block = vec![0.0; block_len(&self.config, &self.recipe.layers)];
+        let mut read = Reader { cpu, source, block: &mut block, version };
+        let head = self.recipe.head.activations;
+        read.matrix("model.embed_tokens.weight", head, &mut self.embed)?;
         for (index, layer) in self.layers.iter_mut().enumerate() {
-            read.layer(&self.config, index, version, layer)?;
+            read.layer(&self.config, &self.recipe.static_scales, index, layer)?;
         }
-        read.activations = whole;
-        read.vector("model.norm.weight", &mut self.norm)?;
-        if let Some(head) = &mut self.head {
-            read.matrix("lm_head.weight", head)?;
+        read.vector("model.norm.weight", &[head], &mut self.norm)?;
+        if let Some(matrix) = &mut self.head {
+            read.matrix("lm_head.weight", head, matrix)?;
         }
+        self.calibrate(cpu, version)?;
         self.version = version;
         self.complete = true;
         Ok(())
     }
 
     /// Gives one layer other formats, read anew from the source of the version it holds. For measuring what a format
-    /// costs: everything else stays as it is.
+    /// costs: everything else stays as it is, but for calibrated scales, which depend on every layer and are set anew.
+    ///
+    /// # Errors
+    /// As [`Model::update`]. If the layer cannot be read it stays as it was.
     pub fn set_layer(
         &mut self,
         cpu: &Cpu,
@@ -155,12 +176,27 @@ impl Model {
     ) -> Result<(), CheckpointError> {
         self.assert_complete();
         let mut layer = Layer::empty(&self.config, formats);
-        let mut block = vec![0.0; block_len(&self.config)];
-        let mut read = Reader { cpu, source, block: &mut block, activations: Activations::F32 };
-        read.layer(&self.config, index, self.version, &mut layer)?;
+        let mut block = vec![0.0; block_len(&self.config, &[formats])];
+        let mut read = Reader { cpu, source, block: &mut block, version: self.version };
+        read.layer(&self.config, &self.recipe.static_scales, index, &mut layer)?;
         self.layers[index] = layer;
         self.recipe.layers[index] = formats;
+        self.complete = false;
+        self.calibrate(cpu, self.version)?;
+        self.complete = true;
         Ok(())
+    }
+
+    /// Sets calibrated scales, where the recipe has them.
+    fn calibrate(&mut self, cpu: &Cpu, version: u64) -> Result<(), CheckpointError> {
+        // Out of the model while it runs; what runs looks at the scales alone.
+        let scales = std::mem::take(&mut self.recipe.static_scales);
+        let set = match &scales {
+            StaticScales::Calibrated(calibration) => calibrate::set(cpu, self, calibration),
+            StaticScales::Bounds | StaticScales::Checkpoint => Ok(()),
+        };
+        self.recipe.static_scales = scales;
+        set.map_err(|calibrate::NotFinite { layer }| CheckpointError::KvCalibration { layer, version })
     }
 
     /// The head `[vocab, hidden]`.
@@ -191,19 +227,13 @@ impl Model {
     }
 }
 
-/// Values that are read at a time.
-fn block_len(c: &ModelConfig) -> usize {
-    let longest = c.hidden.max(c.ffn).max(c.heads * c.head_dim);
-    BLOCK.min(longest * longest.max(c.vocab)).max(longest)
-}
-
 fn packed(format: WeightFormat, n: usize, k: usize) -> Packed {
     Packed::new(format.dtype, format.scale, n, k)
 }
 
 impl Layer {
     /// A layer of zeros in these formats.
-    fn empty(c: &ModelConfig, formats: LayerRecipe) -> Layer {
+    pub(super) fn empty(c: &ModelConfig, formats: LayerRecipe) -> Layer {
         let (hidden, ffn) = (c.hidden, c.ffn);
         let (q_len, kv_len) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
         let matrix = |proj: Proj, n, k| packed(formats[proj].weights, n, k);
@@ -225,77 +255,5 @@ impl Layer {
             k_scales: vec![1.0; c.kv_heads],
             v_scales: vec![1.0; c.kv_heads],
         }
-    }
-}
-
-struct Reader<'a> {
-    cpu: &'a Cpu,
-    source: &'a mut dyn WeightSource,
-    block: &'a mut [f32],
-    /// Of the layer that is being read.
-    activations: Activations,
-}
-
-impl Reader<'_> {
-    /// One decoder layer, and the static scales that follow from it.
-    fn layer(
-        &mut self,
-        config: &ModelConfig,
-        index: usize,
-        version: u64,
-        layer: &mut Layer,
-    ) -> Result<(), CheckpointError> {
-        let name = |rest: &str| format!("model.layers.{index}.{rest}");
-        let row = layer.formats;
-        self.activations = if row.is_f32() { Activations::F32 } else { Activations::Bf16 };
-        self.vector(&name("input_layernorm.weight"), &mut layer.attn_norm)?;
-        for (unit, matrix) in [("q", &mut layer.q), ("k", &mut layer.k), ("v", &mut layer.v), ("o", &mut layer.o)] {
-            self.matrix(&name(&format!("self_attn.{unit}_proj.weight")), matrix)?;
-        }
-        for (unit, bias) in ["q", "k", "v"].iter().zip(layer.qkv_bias.iter_mut().flatten()) {
-            self.vector(&name(&format!("self_attn.{unit}_proj.bias")), bias)?;
-        }
-        if let Some(bias) = &mut layer.o_bias {
-            self.vector(&name("self_attn.o_proj.bias"), bias)?;
-        }
-        for (unit, gain) in ["q", "k"].iter().zip(layer.qk_norm.iter_mut().flatten()) {
-            self.vector(&name(&format!("self_attn.{unit}_norm.weight")), gain)?;
-        }
-        self.vector(&name("post_attention_layernorm.weight"), &mut layer.mlp_norm)?;
-        for (unit, matrix) in [("gate", &mut layer.gate), ("up", &mut layer.up), ("down", &mut layer.down)] {
-            self.matrix(&name(&format!("mlp.{unit}_proj.weight")), matrix)?;
-        }
-        for (unit, bias) in ["gate", "up", "down"].iter().zip(layer.mlp_bias.iter_mut().flatten()) {
-            self.vector(&name(&format!("mlp.{unit}_proj.bias")), bias)?;
-        }
-        if row.k == DType::E4m3 || row.v == DType::E4m3 {
-            kv_scale::set(config, &row, layer).ok_or(CheckpointError::KvBound { layer: index, version })?;
-        }
-        Ok(())
-    }
-
-    fn matrix(&mut self, name: &str, matrix: &mut Packed) -> Result<(), CheckpointError> {
-        let (n, k) = (matrix.n(), matrix.k());
-        let step = (self.block.len() / k).min(n);
-        for first in (0..n).step_by(step) {
-            let rows = step.min(n - first);
-            let block = &mut self.block[..rows * k];
-            self.source.rows(name, first, rows, block)?;
-            if self.activations != Activations::F32 && matrix.dtype() != DType::Bf16 {
-                round::bf16(self.cpu, block);
-            }
-            matrix.set_rows(self.cpu, first, block);
-        }
-        self.source.finished(name);
-        Ok(())
-    }
-
-    fn vector(&mut self, name: &str, into: &mut [f32]) -> Result<(), CheckpointError> {
-        self.source.rows(name, 0, into.len(), into)?;
-        if self.activations != Activations::F32 {
-            round::bf16(self.cpu, into);
-        }
-        self.source.finished(name);
-        Ok(())
     }
 }

@@ -1,0 +1,114 @@
+//! Reads parameters from a source in blocks, rounds them as the recipe says and packs them.
+
+use ptx::Cpu;
+use ptx::DType;
+use ptx::ops::linear::{Packed, WeightScale};
+use ptx::ops::round;
+
+use crate::checkpoint::CheckpointError;
+use crate::config::ModelConfig;
+use crate::model::{Layer, WeightSource, kv_scale};
+use crate::recipe::{Activations, LayerRecipe, Proj, StaticScales};
+
+/// Values read from a source at a time: bounds the f32 copy that exists beside the packed form.
+const BLOCK: usize = 1 << 20;
+
+/// Rows that share a scale where weights are scaled by blocks, and so are packed together.
+const SCALE_ROWS: usize = 128;
+
+/// Values that are read at a time, for layers in these formats.
+pub(super) fn block_len(c: &ModelConfig, layers: &[LayerRecipe]) -> usize {
+    let longest = c.hidden.max(c.ffn).max(c.heads * c.head_dim);
+    let by_block = |row: &LayerRecipe| row.projections.iter().any(|p| p.weights.scale == WeightScale::Block128);
+    let least = if layers.iter().any(by_block) { SCALE_ROWS * longest } else { longest };
+    BLOCK.min(longest * longest.max(c.vocab)).max(least)
+}
+
+/// A version being read.
+pub(super) struct Reader<'a> {
+    pub cpu: &'a Cpu,
+    pub source: &'a mut dyn WeightSource,
+    pub block: &'a mut [f32],
+    pub version: u64,
+}
+
+impl Reader<'_> {
+    /// One decoder layer, and the static scales that follow from it or stand beside it. Calibrated ones come later.
+    pub fn layer(
+        &mut self,
+        config: &ModelConfig,
+        scales: &StaticScales,
+        index: usize,
+        layer: &mut Layer,
+    ) -> Result<(), CheckpointError> {
+        let name = |rest: &str| format!("model.layers.{index}.{rest}");
+        let row = layer.formats;
+        let of = |proj: Proj| row[proj].activations;
+        let qkv = [Proj::Q, Proj::K, Proj::V];
+        self.vector(&name("input_layernorm.weight"), &qkv.map(of), &mut layer.attn_norm)?;
+        let matrices = [
+            (Proj::Q, &mut layer.q),
+            (Proj::K, &mut layer.k),
+            (Proj::V, &mut layer.v),
+            (Proj::O, &mut layer.o),
+            (Proj::Gate, &mut layer.gate),
+            (Proj::Up, &mut layer.up),
+            (Proj::Down, &mut layer.down),
+        ];
+        for (proj, matrix) in matrices {
+            self.matrix(&name(&format!("{}.{}.weight", proj.module(), proj.name())), of(proj), matrix)?;
+        }
+        let qkv_bias = qkv.into_iter().zip(layer.qkv_bias.iter_mut().flatten());
+        let mlp_bias = [Proj::Gate, Proj::Up, Proj::Down].into_iter().zip(layer.mlp_bias.iter_mut().flatten());
+        let o_bias = layer.o_bias.as_mut().map(|bias| (Proj::O, bias));
+        for (proj, bias) in qkv_bias.chain(o_bias).chain(mlp_bias) {
+            self.vector(&name(&format!("{}.{}.bias", proj.module(), proj.name())), &[of(proj)], bias)?;
+        }
+        for (proj, gain) in [(Proj::Q, "q"), (Proj::K, "k")].into_iter().zip(layer.qk_norm.iter_mut().flatten()) {
+            let (proj, unit) = proj;
+            self.vector(&name(&format!("self_attn.{unit}_norm.weight")), &[of(proj)], gain)?;
+        }
+        let gate_up = [Proj::Gate, Proj::Up].map(of);
+        self.vector(&name("post_attention_layernorm.weight"), &gate_up, &mut layer.mlp_norm)?;
+        if kv_scale::largest_codes(&row).iter().all(Option::is_none) {
+            return Ok(());
+        }
+        let version = self.version;
+        match scales {
+            StaticScales::Bounds => kv_scale::set_from_weights(config, layer),
+            StaticScales::Checkpoint => {
+                let none = CheckpointError::NoKvScales { layer: index, version };
+                kv_scale::set_from_checkpoint(self.source.kv_scales(index).ok_or(none)?, layer)
+            }
+            StaticScales::Calibrated(_) => Some(()),
+        }
+        .ok_or(CheckpointError::KvBound { layer: index, version })
+    }
+
+    /// A matrix whose input is rounded to `activations`.
+    pub fn matrix(&mut self, name: &str, activations: Activations, matrix: &mut Packed) -> Result<(), CheckpointError> {
+        let (n, k) = (matrix.n(), matrix.k());
+        let step = (self.block.len() / k).min(n);
+        for first in (0..n).step_by(step) {
+            let rows = step.min(n - first);
+            let block = &mut self.block[..rows * k];
+            self.source.rows(name, first, rows, block)?;
+            if activations != Activations::F32 && matrix.dtype() != DType::Bf16 {
+                round::bf16(self.cpu, block);
+            }
+            matrix.set_rows(self.cpu, first, block);
+        }
+        self.source.finished(name);
+        Ok(())
+    }
+
+    /// A vector that takes part in matmuls whose inputs are rounded to `activations`: it stays f32 where all of them do.
+    pub fn vector(&mut self, name: &str, activations: &[Activations], into: &mut [f32]) -> Result<(), CheckpointError> {
+        self.source.rows(name, 0, into.len(), into)?;
+        if activations.iter().any(|&a| a != Activations::F32) {
+            round::bf16(self.cpu, into);
+        }
+        self.source.finished(name);
+        Ok(())
+    }
+}
