@@ -2,9 +2,10 @@
 
 use kv::KvCache;
 use ptx::Cpu;
+use ptx::dtype::e4m3_to_f32;
 use ptx::kv_tile::{KvCounts, KvPages, KvPagesMut, KvShape, Span};
 use ptx::ops::attention;
-use ptx::ops::linear::{self, Job};
+use ptx::ops::linear::{self, Codes8, Job};
 use ptx::ops::{embedding, kv_append, residual, rmsnorm, rope, round, swiglu};
 
 use super::tape::Acts;
@@ -29,6 +30,7 @@ pub struct Workspace {
     x: Vec<f32>,
     y: Vec<f32>,       // a sublayer's output, before it joins the residual stream
     rounded: Vec<f32>, // a matmul's input where the unrounded value is kept
+    eight: Eight,
     cos: Vec<f32>,
     sin: Vec<f32>,
     acts: Acts,
@@ -38,8 +40,30 @@ pub struct Workspace {
     pub hidden: Vec<f32>,
 }
 
+/// A matmul's input as e4m3 codes with a scale a row; empty where no recipe asks for it.
+#[derive(Debug, Default)]
+struct Eight {
+    codes: Vec<u8>,
+    scales: Vec<f32>,
+}
+
+impl Eight {
+    fn round(&mut self, cpu: &Cpu, width: usize, x: &[f32]) -> Codes8<'_> {
+        let (codes, scales) = (&mut self.codes[..x.len()], &mut self.scales[..x.len() / width]);
+        round::e4m3_rows(cpu, width, x, codes, scales);
+        Codes8 { codes, scales }
+    }
+}
+
 impl Workspace {
-    fn resize(&mut self, c: &ModelConfig, tokens: usize) {
+    fn resize(&mut self, model: &Model, tokens: usize) {
+        let c = &model.config;
+        let mut activations = model.layers.iter().flat_map(|l| l.formats.projections).chain([model.recipe.head]);
+        if activations.any(|p| p.activations == Activations::E4m3) {
+            let width = c.hidden.max(c.ffn).max(c.heads * c.head_dim);
+            self.eight.codes.resize(tokens * width, 0);
+            self.eight.scales.resize(tokens, 0.0);
+        }
         for (buffer, width) in [
             (&mut self.x, c.hidden),
             (&mut self.y, c.hidden),
@@ -108,10 +132,13 @@ pub(super) fn run(
     observe: &mut dyn Observe,
 ) {
     let (c, tokens) = (&model.config, batch.ids.len());
-    ws.resize(c, tokens);
+    ws.resize(model, tokens);
     let mut tape = tape;
     match &mut tape {
-        Some(tape) => tape.resize(c, tokens),
+        Some(tape) => {
+            model.assert_has_gradients();
+            tape.resize(c, tokens);
+        }
         None => ws.acts.resize(c, tokens, false),
     }
     match from {
@@ -131,7 +158,7 @@ pub(super) fn run(
             None => &mut ws.acts,
         };
         let counts = &mut ws.counts[index * c.kv_heads..][..c.kv_heads];
-        step.run(&mut ws.x, &mut ws.y, &mut ws.rounded, pages, counts, acts, keep);
+        step.run(&mut ws.x, &mut ws.y, &mut ws.rounded, &mut ws.eight, pages, counts, acts, keep);
         let acts = tape.as_ref().map_or(&ws.acts, |tape| &tape.layers[index]);
         observe.keys_values(index, &acts.k, &acts.v);
     }
@@ -140,15 +167,64 @@ pub(super) fn run(
         &mut tape.x_last_inv[..]
     });
     rmsnorm::forward(cpu, c.hidden, &ws.x, &model.norm, c.eps, &mut ws.hidden, inv);
-    round_for(cpu, model.recipe.head.activations, &mut ws.hidden);
+    match model.recipe.head.activations {
+        // The values of the codes, not the codes: by the contract of `linear` both give the same logits to the last bit,
+        // and whoever runs the head, here and in the loss, takes rows of one kind.
+        Activations::E4m3 => {
+            let rounded = ws.eight.round(cpu, c.hidden, &ws.hidden);
+            let rows = ws.hidden.chunks_exact_mut(c.hidden).zip(rounded.codes.chunks_exact(c.hidden));
+            for ((row, codes), scale) in rows.zip(rounded.scales) {
+                row.iter_mut().zip(codes).for_each(|(x, &code)| *x = e4m3_to_f32(code) * scale);
+            }
+        }
+        activations => round_for(cpu, activations, &mut ws.hidden),
+    }
 }
 
-/// Rounds the input of a matmul as the recipe says.
+/// Rounds the input of a matmul in place.
+///
+/// # Panics
+/// When it is to become codes, which [`project`] makes.
 pub(super) fn round_for(cpu: &Cpu, activations: Activations, x: &mut [f32]) {
     match activations {
         Activations::F32 => {}
         Activations::Bf16 => round::bf16(cpu, x),
-        Activations::E4m3 => unreachable!("no recipe resolves to it yet"),
+        Activations::E4m3 => panic!("codes and scales are no f32 rows"),
+    }
+}
+
+/// Products that share the input `x`, which each takes rounded in its own way. `x` is left rounded to bf16 if one of
+/// them wants that, else as it was. No result depends on what the others take.
+fn project<const N: usize>(
+    cpu: &Cpu,
+    tokens: usize,
+    x: &mut [f32],
+    eight: &mut Eight,
+    mut jobs: [(Activations, Job<'_>); N],
+) {
+    // Rounding in place comes last.
+    let order = |activations: Activations| match activations {
+        Activations::F32 => 0,
+        Activations::E4m3 => 1,
+        Activations::Bf16 => 2,
+    };
+    jobs.sort_unstable_by_key(|(activations, _)| order(*activations));
+    let kinds = jobs.each_ref().map(|(activations, _)| *activations);
+    let mut jobs = jobs.map(|(_, job)| job);
+    let mut first = 0;
+    for kind in kinds.chunk_by(|a, b| a == b) {
+        let jobs = &mut jobs[first..first + kind.len()];
+        first += kind.len();
+        match kind[0] {
+            Activations::E4m3 => {
+                let codes = eight.round(cpu, jobs[0].w.k(), x);
+                linear::forward_e4m3(cpu, tokens, codes, jobs);
+            }
+            activations => {
+                round_for(cpu, activations, x);
+                linear::forward(cpu, tokens, x, jobs);
+            }
+        }
     }
 }
 
@@ -169,6 +245,7 @@ impl LayerStep<'_> {
         x: &mut [f32],
         y: &mut [f32],
         rounded: &mut [f32],
+        eight: &mut Eight,
         pages: &mut [u8],
         counts: &mut [KvCounts],
         a: &mut Acts,
@@ -181,18 +258,14 @@ impl LayerStep<'_> {
             a.x0.copy_from_slice(x);
         }
         rmsnorm::forward(cpu, c.hidden, x, &l.attn_norm, c.eps, &mut a.xn, Some(&mut a.xn_inv));
-        round_for(cpu, l.formats[Proj::Q].activations, &mut a.xn);
+        let of = |proj: Proj| l.formats[proj].activations;
         let bias = |i: usize| l.qkv_bias.as_ref().map(|b| &b[i][..]);
-        linear::forward(
-            cpu,
-            tokens,
-            &a.xn,
-            &mut [
-                Job { w: &l.q, bias: bias(0), y: &mut a.q },
-                Job { w: &l.k, bias: bias(1), y: &mut a.k },
-                Job { w: &l.v, bias: bias(2), y: &mut a.v },
-            ],
-        );
+        let jobs = [
+            (of(Proj::Q), Job { w: &l.q, bias: bias(0), y: &mut a.q }),
+            (of(Proj::K), Job { w: &l.k, bias: bias(1), y: &mut a.k }),
+            (of(Proj::V), Job { w: &l.v, bias: bias(2), y: &mut a.v }),
+        ];
+        project(cpu, tokens, &mut a.xn, eight, jobs);
         if let Some([q_gain, k_gain]) = &l.qk_norm {
             if keep {
                 a.q_raw.copy_from_slice(&a.q);
@@ -211,26 +284,23 @@ impl LayerStep<'_> {
         attention::forward(cpu, attention_shape(c), read, batch.spans, &a.q, &mut a.attn, lse);
         let input = &mut rounded[..tokens * q_len];
         input.copy_from_slice(&a.attn);
-        round_for(cpu, l.formats[Proj::O].activations, input);
-        linear::forward(cpu, tokens, input, &mut [Job { w: &l.o, bias: l.o_bias.as_deref(), y }]);
+        let jobs = [(of(Proj::O), Job { w: &l.o, bias: l.o_bias.as_deref(), y: &mut *y })];
+        project(cpu, tokens, input, eight, jobs);
         residual::add(cpu, x, y);
 
         if keep {
             a.x1.copy_from_slice(x);
         }
         rmsnorm::forward(cpu, c.hidden, x, &l.mlp_norm, c.eps, &mut a.mn, Some(&mut a.mn_inv));
-        round_for(cpu, l.formats[Proj::Gate].activations, &mut a.mn);
         let bias = |i: usize| l.mlp_bias.as_ref().map(|b| &b[i][..]);
-        linear::forward(
-            cpu,
-            tokens,
-            &a.mn,
-            &mut [Job { w: &l.gate, bias: bias(0), y: &mut a.gate }, Job { w: &l.up, bias: bias(1), y: &mut a.up }],
-        );
+        let jobs = [
+            (of(Proj::Gate), Job { w: &l.gate, bias: bias(0), y: &mut a.gate }),
+            (of(Proj::Up), Job { w: &l.up, bias: bias(1), y: &mut a.up }),
+        ];
+        project(cpu, tokens, &mut a.mn, eight, jobs);
         let input = &mut rounded[..tokens * c.ffn];
         swiglu::forward(cpu, &a.gate, &a.up, input);
-        round_for(cpu, l.formats[Proj::Down].activations, input);
-        linear::forward(cpu, tokens, input, &mut [Job { w: &l.down, bias: bias(2), y }]);
+        project(cpu, tokens, input, eight, [(of(Proj::Down), Job { w: &l.down, bias: bias(2), y: &mut *y })]);
         residual::add(cpu, x, y);
     }
 }

@@ -18,3 +18,6 @@ pub use forward::{Batch, Observe, Workspace, forward, forward_observed};
 pub use gradients::Gradients;
 pub use tape::Tape;
 pub use weights::{Layer, Model, WeightSource};
+
+#[cfg(test)]
+mod tests;

@@ -2,26 +2,22 @@
 
 use ptx::Cpu;
 use ptx::DType;
-use ptx::ops::linear::{Packed, WeightScale};
+use ptx::ops::linear::{self, Packed, SCALE_BLOCK, WeightScale};
 use ptx::ops::round;
 
 use crate::checkpoint::CheckpointError;
 use crate::config::ModelConfig;
 use crate::model::{Layer, WeightSource, kv_scale};
-use crate::recipe::{Activations, LayerRecipe, Proj, StaticScales};
+use crate::recipe::{Activations, Proj, StaticScales};
 
 /// Values read from a source at a time: bounds the f32 copy that exists beside the packed form.
 const BLOCK: usize = 1 << 20;
 
-/// Rows that share a scale where weights are scaled by blocks, and so are packed together.
-const SCALE_ROWS: usize = 128;
-
-/// Values that are read at a time, for layers in these formats.
-pub(super) fn block_len(c: &ModelConfig, layers: &[LayerRecipe]) -> usize {
+/// Values that are read at a time. Rows that share scales are packed together, so it holds a block of them.
+pub(super) fn block_len(c: &ModelConfig) -> usize {
     let longest = c.hidden.max(c.ffn).max(c.heads * c.head_dim);
-    let by_block = |row: &LayerRecipe| row.projections.iter().any(|p| p.weights.scale == WeightScale::Block128);
-    let least = if layers.iter().any(by_block) { SCALE_ROWS * longest } else { longest };
-    BLOCK.min(longest * longest.max(c.vocab)).max(least)
+    let rows = c.vocab.max(longest);
+    BLOCK.max(SCALE_BLOCK * longest).min(longest * rows)
 }
 
 /// A version being read.
@@ -87,18 +83,39 @@ impl Reader<'_> {
 
     /// A matrix whose input is rounded to `activations`.
     pub fn matrix(&mut self, name: &str, activations: Activations, matrix: &mut Packed) -> Result<(), CheckpointError> {
+        let rounds = activations != Activations::F32 && matrix.dtype() != DType::Bf16;
+        if matrix.granularity() == Some(WeightScale::Tensor) {
+            let mut amax = 0.0;
+            self.blocks(name, matrix, rounds, |cpu, _, _, block| {
+                amax = linear::larger(amax, linear::amax(cpu, block));
+            })?;
+            matrix.set_amax(amax);
+        }
+        self.blocks(name, matrix, rounds, |cpu, matrix, first, block| matrix.set_rows(cpu, first, block))?;
+        self.source.finished(name);
+        Ok(())
+    }
+
+    /// Hands the rows of a matrix over in blocks that begin where scales do, rounded to bf16 if `rounds`.
+    fn blocks(
+        &mut self,
+        name: &str,
+        matrix: &mut Packed,
+        rounds: bool,
+        mut each: impl FnMut(&Cpu, &mut Packed, usize, &[f32]),
+    ) -> Result<(), CheckpointError> {
         let (n, k) = (matrix.n(), matrix.k());
-        let step = (self.block.len() / k).min(n);
+        let most = self.block.len() / k;
+        let step = if most < n { most / SCALE_BLOCK * SCALE_BLOCK } else { n };
         for first in (0..n).step_by(step) {
             let rows = step.min(n - first);
             let block = &mut self.block[..rows * k];
             self.source.rows(name, first, rows, block)?;
-            if activations != Activations::F32 && matrix.dtype() != DType::Bf16 {
+            if rounds {
                 round::bf16(self.cpu, block);
             }
-            matrix.set_rows(self.cpu, first, block);
+            each(self.cpu, matrix, first, block);
         }
-        self.source.finished(name);
         Ok(())
     }
 

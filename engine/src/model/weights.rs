@@ -8,7 +8,7 @@ use crate::checkpoint::{Checkpoint, CheckpointError};
 use crate::config::ModelConfig;
 use crate::model::calibrate;
 use crate::model::read::{Reader, block_len};
-use crate::recipe::{LayerRecipe, Proj, Recipe, StaticScales, WeightFormat};
+use crate::recipe::{Activations, LayerRecipe, Proj, Recipe, StaticScales, WeightFormat};
 
 /// Where the values of a weights version come from: a checkpoint, or the trainer's master weights.
 pub trait WeightSource {
@@ -145,7 +145,7 @@ impl Model {
     /// update succeeds.
     pub fn update(&mut self, cpu: &Cpu, version: u64, source: &mut dyn WeightSource) -> Result<(), CheckpointError> {
         self.complete = false;
-        let mut block = vec![0.0; block_len(&self.config, &self.recipe.layers)];
+        let mut block = vec![0.0; block_len(&self.config)];
         let mut read = Reader { cpu, source, block: &mut block, version };
         let head = self.recipe.head.activations;
         read.matrix("model.embed_tokens.weight", head, &mut self.embed)?;
@@ -176,7 +176,7 @@ impl Model {
     ) -> Result<(), CheckpointError> {
         self.assert_complete();
         let mut layer = Layer::empty(&self.config, formats);
-        let mut block = vec![0.0; block_len(&self.config, &[formats])];
+        let mut block = vec![0.0; block_len(&self.config)];
         let mut read = Reader { cpu, source, block: &mut block, version: self.version };
         read.layer(&self.config, &self.recipe.static_scales, index, &mut layer)?;
         self.layers[index] = layer;
@@ -220,6 +220,16 @@ impl Model {
     pub fn bytes(&self) -> usize {
         let layers = self.layers.iter().flat_map(|l| [&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down]);
         layers.chain([&self.embed]).chain(&self.head).map(Packed::bytes).sum()
+    }
+
+    /// Gradients are of products whose input is one f32 tensor, as the formats that weights are trained in have it.
+    pub(super) fn assert_has_gradients(&self) {
+        for (index, layer) in self.layers.iter().enumerate() {
+            let kind = layer.formats[Proj::Q].activations;
+            let good = layer.formats.projections.iter().all(|p| p.activations == kind) && kind != Activations::E4m3;
+            assert!(good, "layer {index}: no gradients with matmul inputs in e4m3 or in several formats");
+        }
+        assert!(self.recipe.head.activations != Activations::E4m3, "no gradients with e4m3 inputs of the head");
     }
 
     pub(crate) fn assert_complete(&self) {
