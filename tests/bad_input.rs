@@ -190,7 +190,14 @@ fn request_rows(b: &Bench) -> Vec<Row> {
         (with(b, ["--top-p=1.5"]), 1, &["top_p", "1.5"]),
         (with(b, ["--top-p=0"]), 1, &["top_p", "0"]),
         (with(b, ["--min-p=2"]), 1, &["min_p", "2"]),
-        (with(b, ["--n=0"]), 1, &["samples is 0"]),
+        (with(b, ["--n=0"]), 2, &["--n", "0 is not in 1"]),
+        (with(b, ["--n=4294967295"]), 2, &["--n", "1000000"]),
+        (with(b, ["--stop-id=99999"]), 1, &["--stop-id 99999", "ids 0.."]),
+        (with(b, ["--logprobs=99999"]), 1, &["--logprobs 99999"]),
+        (with(b, ["--step-tokens=0"]), 2, &["--step-tokens", "from 1 to"]),
+        (with(b, ["--stop="]), 1, &["stop string 0 is empty"]),
+        (with(b, ["--recipe", "nofile.toml"]), 1, &["nofile.toml", "does not exist", "kv8"]),
+        (with(b, ["--recipe", "nowhere/mixed.toml"]), 1, &["nowhere/mixed.toml", "does not exist"]),
         (with(b, ["--recipe", "bf61"]), 1, &["unknown recipe", "bf61", "did you mean \"bf16\""]),
         (with(b, ["--device", "cuda"]), 1, &["unknown device", "cuda", "cpu"]),
         (with(b, ["--isa", "sse9"]), 1, &["sse9", "available", "portable"]),
@@ -368,6 +375,30 @@ fn an_earlier_run_is_set_aside_and_another_is_not_resumed() {
     let evals: Vec<&Value> = log.iter().filter_map(|line| line.get("eval")).collect();
     assert_eq!(last["kl_teacher_before"], evals[0]["kl_teacher"], "a finished run reports what it found");
     assert_eq!(last["kl_teacher_after"], evals[1]["kl_teacher"]);
+}
+
+/// A recipe file that is not what it was when the run began, though its path is.
+#[test]
+fn a_run_is_not_resumed_with_another_recipe() {
+    let b = Bench::new();
+    b.file("mixed.toml", b"[default]\nk = 'e4m3'\nv = 'e4m3'\n");
+    let settings = "[train]\nbatch = 1\n[rollout]\nn = 2\nrecipe = 'mixed.toml'\n[eval]\nproblems = 2";
+    let file = b.run_file("recipe.toml", settings);
+    let first = common::run_json(train(file.clone(), &[]));
+    assert!(first["mismatch_nats"].as_f64().expect("a number") > 0.0, "the file's formats are in use");
+    b.file("mixed.toml", b"[default]\nk = 'e5m2'\nv = 'e4m3'\n");
+    let other = common::run(train(file, &["--resume"]));
+    check_failure(&other, 1, &["recipe with hash", "rollout.recipe", "back as they were"], &"another recipe");
+}
+
+/// Training makes weights that no folder has scales for.
+#[test]
+fn training_refuses_a_checkpoints_cache_scales() {
+    let b = Bench::new();
+    b.file("own.toml", b"[default]\nk = 'e4m3'\nv = 'e4m3'\nkv_scale = 'checkpoint'\n");
+    let file = b.run_file("run.toml", "[rollout]\nrecipe = 'own.toml'");
+    let output = common::run(train(file, &[]));
+    check_failure(&output, 1, &["student", "layer 0, weights version 0", "come without scales"], &"no scales");
 }
 
 /// Files in a folder and the folders below, by their paths from it.

@@ -123,7 +123,38 @@ fn results_have_their_documented_keys() {
         }
     }
 
+    let show = run_json(["recipe", "show", "--model", &student, "--recipe", "fp8"]);
+    has(&show, "recipe show", &["model_type", "recipe", "recipe_hash", "static_scales", "table"]);
+    assert_eq!(show["recipe_hash"], train["recipe_hash"]);
+    assert_eq!(show["table"]["layers"][0]["k"], "e4m3");
+
     let doctor = run_json(["doctor", "--model", &student]);
     has(&doctor, "doctor", &["device", "isa", "threads", "recipes", "model"]);
     has(&doctor["model"], "doctor", &["architecture", "parameters", "hash", "kv"]);
+}
+
+/// The teacher of the quickstart writes one character a token, so a stop text of two spans tokens.
+#[test]
+fn stop_texts_cut_the_text_and_nothing_else() {
+    let teacher = common::repository("examples/quickstart/teacher").display().to_string();
+    let words = ["generate", "--model", &teacher, "--prompt", "<bos>7+5-3%9=", "--max-tokens", "20", "--ignore-eos"];
+    let run = |more: &[&str]| run_json(words.iter().chain(more))["rows"][0].clone();
+    let whole = run(&[]);
+    let text = whole["text"].as_str().expect("text");
+    assert!(text.len() > 6, "{text:?}");
+    let stop = &text[3..5];
+    let start = text.find(stop).expect("it is a part");
+    let cut = run(&["--stop", "\u{7f}never", "--stop", stop]);
+    assert_eq!((cut["text"].as_str(), cut["finish"].as_str()), (Some(&text[..start]), Some("stop")));
+    let list = |row: &Value, key: &str| row[key].as_array().expect("a list").clone();
+    let len = list(&cut, "ids").len();
+    assert!(len < 20 && len > start);
+    for key in ["ids", "logprobs", "logprobs_raw", "support"] {
+        assert_eq!(list(&cut, key), list(&whole, key)[..len], "{key}");
+    }
+    // The id that completes it stops as well when it is given as an id.
+    let last = list(&cut, "ids")[len - 1].to_string();
+    assert!(list(&run(&["--stop-id", &last]), "ids").len() <= len);
+    let refused = common::leeway().args(words).args(["--stop", ""]).output().expect("it runs");
+    assert!(!refused.status.success() && common::stderr(&refused).contains("stop string 0 is empty"));
 }

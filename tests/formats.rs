@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use engine::recipe::{Recipe, StaticScales};
 use opd::config::{Config, LossKind, Precision, Task};
 use opd::prompts::{self, Source};
 use opd::tasks::TaskSpec;
@@ -57,6 +58,29 @@ fn a_run_file_with_every_key_loads() {
     assert!(config.train.clip.is_infinite());
     assert_eq!((config.eval.problems, config.eval.every), (100, 20));
     assert_eq!(config.checkpoint.map(|c| c.every), Some(25));
+}
+
+#[test]
+fn a_recipe_file_with_every_key_loads() {
+    let config =
+        engine::config::ModelConfig::open(&root().join("tests/golden/qwen3")).unwrap_or_else(|e| panic!("{e}"));
+    let text = fs::read_to_string(fixture("recipe.toml")).expect("the fixture is committed");
+    let recipe = Recipe::parse(&text, &fixture("recipe.toml"), &config).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(recipe.hash(), "496f8b26dcaa3247c05eb4387c7c55e732e7fde5366451fea05c92b619c58486");
+    // The page's own example is a recipe too, for a model with the layers that it names.
+    let page = documentation();
+    let (_, rest) = page.split_once("```toml\nmodel = \"qwen3\"").expect("the page has an example");
+    let (example, _) = rest.split_once("```").expect("it ends");
+    let mut raw = config.raw.clone();
+    raw["num_hidden_layers"] = 28.into();
+    let large = engine::config::ModelConfig::parse(&raw.to_string()).expect("only the layers changed");
+    let example = format!("model = \"qwen3\"{example}");
+    let example = Recipe::parse(&example, &fixture("example.toml"), &large).unwrap_or_else(|e| panic!("{e}"));
+    assert!(matches!(example.static_scales, StaticScales::Calibrated(_)));
+    let keys = text.lines().filter_map(|line| line.split_once(" = ")).map(|(key, _)| key);
+    for key in keys.chain(["[default]", "[[layer]]", "[lm_head]", "[calibration]"]) {
+        assert!(page.contains(&format!("`{key}`")), "docs/formats.md does not explain {key}");
+    }
 }
 
 #[test]
@@ -180,11 +204,25 @@ fn commands_write_what_is_documented() {
     check("pretrain", &[&["pretrain", "--model", "empty", "--out", "teacher", "--task", task][..], &few].concat());
     check("eval", &["eval", "--model", "teacher", "--task", task, "--problems", "2"]);
     check("doctor", &["doctor", "--model", "teacher"]);
+    let groups = ["--prompt-length", "16", "--samples", "2"];
+    check("capacity", &[&["capacity", "--model", "teacher", "--memory", "64MiB"][..], &groups].concat());
     check("score", &["score", "--model", "teacher", "--prompt", "<bos>cab:"]);
     let prompt = ["--prompt", "<bos>cab:", "--max-tokens", "2", "--n", "2", "--out", "rollouts.jsonl"];
     let result = check("generate", &[&["generate", "--model", "teacher"][..], &prompt].concat());
     for key in ["index", "sample", "ids", "text", "logprobs", "logprobs_raw", "finish"] {
         assert!(keys(&result["rows"][0]).contains(key), "rows of generate have lost {key}");
+    }
+
+    let words = ["--max-tokens", "2", "--n-prompts", "2", "--random-recipes", "1", "--units", "kv", "--out", "tuned"];
+    let tuned = check(
+        "recipe tune",
+        &[&["recipe", "tune", "--model", "teacher", "--kv-ratio", "1.2", "--task", task][..], &words].concat(),
+    );
+    for key in ["unit", "layer", "kind", "bytes_saved", "d_nats", "ci95", "chosen"] {
+        assert!(keys(&tuned["units"][0]).contains(key), "units of recipe tune have lost {key}");
+    }
+    for file in ["recipe.toml", "sensitivity.csv", "sensitivity.svg", "rollouts.jsonl", "state.jsonl"] {
+        assert!(dir.join("tuned").join(file).exists() && text.contains(file), "{file} is written and documented");
     }
 
     let run = format!(

@@ -125,7 +125,7 @@ fn check(arch: &str) {
         params,
         max_tokens: greedy.len(),
         stop_ids: Vec::new(),
-        top_logprobs: 0,
+        ..Request::default()
     };
     generate(&mut engine, &[request], Limits::default(), &mut |_, rollout| {
         assert_eq!(rollout.expect("served").ids, greedy, "{arch}: greedy continuation");

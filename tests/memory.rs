@@ -11,7 +11,7 @@ use engine::config::ModelConfig;
 use engine::engine::{Engine, LOGIT_ROWS};
 use engine::model::{Model, WeightSource};
 use engine::recipe::{Precision, Recipe};
-use engine::rollout::{Limits, score};
+use engine::rollout::{Limits, ScoreRow, score};
 use opd::learner::{Learner, Views};
 use opd::loss::{Objective, View};
 use opd::sequences::Row;
@@ -96,7 +96,9 @@ fn logits_exist_for_a_block_of_rows_at_a_time() {
     let mut engine = Engine::new(Arc::clone(&cpu), wide_model(&cpu), 16, 32, VOCAB);
     let mut scored = Vec::new();
     let (held, ()) = peak(|| {
-        score(&mut engine, &[&ids], 1.0, Limits::default(), &mut |_, scores| scored = scores.expect("served").logprobs);
+        score(&mut engine, &[ScoreRow::new(ids.clone())], Limits::default(), &mut |_, scores| {
+            scored = scores.expect("served").logprobs
+        });
     });
     assert_eq!(scored.len(), TOKENS - 1);
     println!("scoring {TOKENS} tokens: {:.1} MB", held as f64 / 1e6);

@@ -65,7 +65,7 @@ fn decode(engine: &mut Engine, params: Params, tokens: usize) {
         params,
         max_tokens: tokens,
         stop_ids: vec![u32::MAX],
-        top_logprobs: 0,
+        ..Request::default()
     };
     let mut served = 0;
     generate(engine, &[request(0), request(1)], Limits::default(), &mut |_, rollout| {
@@ -140,10 +140,11 @@ fn warm_steps_allocate_nothing() {
             std: 0.1,
         };
         random(dir.path(), &spec, None).expect("written");
-        for recipe in ["f32", "bf16", "kv8", "fp8"] {
+        for recipe in ["f32", "bf16", "kv8", "fp8", &common::mixed()] {
             check_decode(&cpu, dir.path(), recipe);
         }
         check_training(&cpu, dir.path(), Precision::F32, "bf16");
         check_training(&cpu, dir.path(), Precision::Bf16, "fp8");
+        check_training(&cpu, dir.path(), Precision::Bf16, &common::mixed());
     }
 }

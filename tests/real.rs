@@ -6,7 +6,7 @@ mod common;
 use std::sync::Arc;
 
 use engine::engine::{Engine, PAGE_LEN};
-use engine::rollout::{Limits, Request, generate, score};
+use engine::rollout::{Limits, Request, ScoreRow, generate, score};
 use engine::tokenizer::Tokenizer;
 use opd::clock::Stopwatch;
 use ptx::Cpu;
@@ -28,10 +28,9 @@ fn ids(value: &Value) -> Vec<u32> {
 
 /// Mean distance of logprobs from the reference, over the tokens of all rows.
 fn mean_difference(engine: &mut Engine, rows: &[Value], want: &str) -> f64 {
-    let all: Vec<Vec<u32>> = rows.iter().map(|row| ids(&row["ids"])).collect();
-    let refs: Vec<&[u32]> = all.iter().map(Vec::as_slice).collect();
+    let all: Vec<ScoreRow> = rows.iter().map(|row| ScoreRow::new(ids(&row["ids"]))).collect();
     let (mut sum, mut count) = (0.0, 0);
-    score(engine, &refs, 1.0, Limits::default(), &mut |i, scores| {
+    score(engine, &all, Limits::default(), &mut |i, scores| {
         let (got, want) = (scores.expect("served").logprobs, numbers(&rows[i][want]));
         assert_eq!(got.len(), want.len());
         sum += got.iter().zip(&want).map(|(&got, want)| (f64::from(got) - want).abs()).sum::<f64>();
@@ -52,7 +51,7 @@ fn check_greedy(engine: &mut Engine, rows: &[Value]) {
             params: Params { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0 },
             max_tokens: row["greedy_f32"]["ids"].as_array().expect("a list").len(),
             stop_ids: Vec::new(),
-            top_logprobs: 0,
+            ..Request::default()
         })
         .collect();
     generate(engine, &requests, Limits::default(), &mut |i, rollout| {

@@ -2,8 +2,9 @@
 //! same numbers and seed give the same verdict.
 //!
 //! [`mismatch`] has the estimators of D and its interval over prompts, [`stats`] the intervals and quantiles that they
-//! and others need.
+//! and others need, and [`sensitivity`] the choice of what a recipe quantises.
 #![forbid(unsafe_code)]
 
 pub mod mismatch;
+pub mod sensitivity;
 pub mod stats;

@@ -11,7 +11,7 @@ use opd::source::Source;
 use opd::tasks::{TaskSpec, VOCAB_LEN};
 use serde_json::json;
 
-use super::open::{Folder, ModelArgs};
+use super::open::{Folder, Load, ModelArgs};
 use super::table::Table;
 use super::{Failure, Global};
 
@@ -63,8 +63,8 @@ pub fn run(args: &EvalArgs, global: &Global) -> Result<ExitCode, Failure> {
     let max_tokens = args.max_tokens.unwrap_or(tokens);
     let problems = source.test_len().map_or(args.problems, |n| n.min(args.problems));
     let limits = Limits::default();
-    let (mut engine, origin) =
-        folder.load(&cpu, &args.model, problems.min(limits.batch), longest.saturating_add(max_tokens))?;
+    let load = Load { sequences: problems.min(limits.batch), tokens: longest.saturating_add(max_tokens), limits };
+    let (mut engine, origin) = folder.load(&cpu, &args.model, load)?;
     let watch = opd::clock::Stopwatch::start();
     let settings =
         EvalSettings { problems, temperature: args.temperature, max_tokens, seed: args.seed, first_sample: 0 };

@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use engine::rollout::{Limits, Request, Rollout, generate};
+use clap::ValueEnum;
+use engine::rollout::{Answer, Limits, Request, RequestError, Reservation, Rollout, Session, Top};
 use ptx::ops::sample::Params;
 use serde_json::{Value, json};
 
-use super::open::{Folder, InputArgs, ModelArgs, Origin};
+use super::open::{Folder, InputArgs, Load, ModelArgs, Origin};
 use super::{Failure, Global};
 
 #[derive(Debug, Args)]
@@ -18,7 +19,7 @@ pub struct GenerateArgs {
     #[command(flatten)]
     input: InputArgs,
     /// Completions of each prompt.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     n: u32,
     /// Most tokens of a completion.
     #[arg(long, default_value_t = 128)]
@@ -44,12 +45,59 @@ pub struct GenerateArgs {
     /// Report logprobs of the prompt's tokens too, at temperature 1.
     #[arg(long)]
     prompt_logprobs: bool,
+    /// Text that ends a completion; may be given several times.
+    #[arg(long)]
+    stop: Vec<String>,
+    /// Id that ends a completion, beside the model's own; may be given several times.
+    #[arg(long)]
+    stop_id: Vec<u32>,
+    /// Do not end completions at the model's own stop ids.
+    #[arg(long)]
+    ignore_eos: bool,
     /// Sequences decoded at a time.
-    #[arg(long, default_value_t = 32)]
+    #[arg(long, default_value_t = 32, value_parser = at_most::<65_536>)]
     batch: usize,
+    /// Most tokens of a step: long prompts are cut into pieces that run beside what others decode.
+    #[arg(long, default_value_t = Limits::default().step_tokens, value_parser = at_most::<1_048_576>)]
+    step_tokens: usize,
+    /// How KV pages are secured: for a sample's whole lifetime, or as they are needed, preempting the youngest.
+    #[arg(long, value_enum, default_value_t = Secured::Lifetime)]
+    reservation: Secured,
+    /// Do not reuse keys and values of prompts that begin alike.
+    #[arg(long)]
+    no_prefix_reuse: bool,
+    /// Print what the 8-bit cache lost, by layer.
+    #[arg(long)]
+    kv_counts: bool,
     /// Write rollout lines (JSONL) here.
     #[arg(long)]
     out: Option<PathBuf>,
+}
+
+/// [`Reservation`] on the command line.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Secured {
+    /// A sample's whole lifetime of pages is set aside when it begins.
+    Lifetime,
+    /// A sample begins on the pages it needs now; when they run out the youngest is preempted and computed again.
+    Optimistic,
+}
+
+impl From<Secured> for Reservation {
+    fn from(secured: Secured) -> Reservation {
+        match secured {
+            Secured::Lifetime => Reservation::Lifetime,
+            Secured::Optimistic => Reservation::Optimistic,
+        }
+    }
+}
+
+/// A count from 1 to `MOST`.
+fn at_most<const MOST: usize>(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(count) if (1..=MOST).contains(&count) => Ok(count),
+        _ => Err(format!("{text:?} is no number from 1 to {MOST}")),
+    }
 }
 
 pub fn run(args: &GenerateArgs, global: &Global) -> Result<ExitCode, Failure> {
@@ -58,9 +106,23 @@ pub fn run(args: &GenerateArgs, global: &Global) -> Result<ExitCode, Failure> {
     let prompts = folder.read(&args.input)?;
     let params = Params { temperature: args.temperature, top_k: args.top_k, top_p: args.top_p, min_p: args.min_p };
     params.check()?;
+    let valid = folder.valid();
+    if let Some(id) = args.stop_id.iter().find(|&&id| id as usize >= valid) {
+        return Err(format!("--stop-id {id}: the model has ids 0..{valid}").into());
+    }
+    if args.logprobs > valid {
+        return Err(
+            format!("--logprobs {}: the model has {valid} ids; ask for at most that many", args.logprobs).into()
+        );
+    }
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0).saturating_add(args.max_tokens);
-    let sequences = prompts.len().saturating_mul(args.n as usize).min(args.batch.max(1));
-    let (mut engine, origin) = folder.load(&cpu, &args.model, sequences, longest)?;
+    let sequences = prompts.len().saturating_mul(args.n as usize).min(args.batch);
+    let reservation = args.reservation.into();
+    let limits = Limits { batch: args.batch, step_tokens: args.step_tokens, reservation, ..Limits::default() };
+    let (mut engine, origin) = folder.load(&cpu, &args.model, Load { sequences, tokens: longest, limits })?;
+    engine.kv_mut().set_prefix_reuse(!args.no_prefix_reuse);
+    let own = if args.ignore_eos { &[][..] } else { &folder.checkpoint.config().stop_ids };
+    let stop_ids = [own, &args.stop_id].concat();
     let requests: Vec<Request> = prompts
         .iter()
         .enumerate()
@@ -71,8 +133,10 @@ pub fn run(args: &GenerateArgs, global: &Global) -> Result<ExitCode, Failure> {
             seed: args.seed,
             params,
             max_tokens: args.max_tokens,
-            stop_ids: folder.checkpoint.config().stop_ids.clone(),
+            stop_ids: stop_ids.clone(),
+            stop: args.stop.clone(),
             top_logprobs: args.logprobs,
+            prompt_logprobs: args.prompt_logprobs,
         })
         .collect();
     let mut out = args
@@ -85,32 +149,28 @@ pub fn run(args: &GenerateArgs, global: &Global) -> Result<ExitCode, Failure> {
     let (mut rows, mut failed) = (Vec::new(), Vec::new());
     let mut tokens = 0_usize;
     let watch = opd::clock::Stopwatch::start();
-    let limits = Limits { batch: args.batch.max(1), ..Limits::default() };
-    generate(&mut engine, &requests, limits, &mut |index, result| match result {
-        Ok(rollout) => {
+    let advise = |error: &RequestError| super::open::advice(error, &args.model, "lower --max-tokens");
+    let mut session = Session::new(&mut engine, limits).with_tokenizer(folder.tokenizer.clone());
+    for (index, request) in requests.into_iter().enumerate() {
+        if let Err(error) = session.submit(&engine, index, request) {
+            failed.push((index, advise(&error)));
+        }
+    }
+    let mut answer = |answer| match answer {
+        Answer::Rollout(rollout) => {
             tokens += rollout.ids.len();
             bar.inc(1);
             rows.push(rollout);
         }
-        Err(error) => failed.push((index, error.to_string())),
-    });
+        Answer::Failed { request, error, .. } => failed.push((request, advise(&error))),
+        Answer::Scores { .. } => unreachable!("nothing was to be scored"),
+    };
+    while session.step(&mut engine, &mut answer) {}
+    let stats = session.stats();
     bar.finish_and_clear();
     let wall_s = watch.elapsed_s();
     rows.sort_by_key(|r| (r.request, r.sample));
     failed.sort();
-    let prompt_logprobs = if args.prompt_logprobs {
-        let refs: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
-        let mut scores = vec![Value::Null; prompts.len()];
-        engine::rollout::score(&mut engine, &refs, 1.0, limits, &mut |index, result| match result {
-            Ok(score) => scores[index] = json!(score.logprobs),
-            // A prompt that could not be served has its error already.
-            Err(error) if failed.iter().all(|(i, _)| *i != index) => failed.push((index, error.to_string())),
-            Err(_) => {}
-        });
-        Some(scores)
-    } else {
-        None
-    };
     if let Some(out) = &mut out {
         for rollout in &rows {
             out.line(&rollout_line(&prompts[rollout.request], rollout, args, &origin))?;
@@ -121,7 +181,7 @@ pub fn run(args: &GenerateArgs, global: &Global) -> Result<ExitCode, Failure> {
     }
     if !global.json {
         for rollout in &rows {
-            let text = folder.text(&rollout.ids);
+            let text = rollout.text.clone().unwrap_or_else(|| folder.text(&rollout.ids));
             let shown = if folder.tokenizer.is_some() { text } else { format!("{:?}", rollout.ids) };
             let (prompt, sample) = (rollout.request, rollout.sample % u64::from(args.n));
             super::print(format_args!("[{prompt}.{sample}] {shown}\n"))?;
@@ -131,36 +191,55 @@ pub fn run(args: &GenerateArgs, global: &Global) -> Result<ExitCode, Failure> {
         eprintln!("error: prompt {index}: {error}");
     }
     eprintln!("{tokens} tokens in {wall_s:.2} s: {:.1} tokens/s", tokens as f64 / wall_s);
+    if args.kv_counts && !global.json {
+        super::print(format_args!("\n{}", super::kv_counts::table(&engine)))?;
+    }
     let json_rows: Vec<Value> = rows
         .iter()
         .map(|r| {
             let mut row = json!({
-                "index": r.request, "sample": r.sample, "ids": r.ids, "text": folder.text(&r.ids),
-                "logprobs": r.logprobs, "logprobs_raw": r.logprobs_raw, "finish": r.finish.name(),
+                "index": r.request, "sample": r.sample, "ids": r.ids, "text": r.text.clone().unwrap_or_else(|| folder.text(&r.ids)),
+                "logprobs": r.logprobs, "logprobs_raw": r.logprobs_raw, "support": r.support,
+                "versions": r.versions, "finish": r.finish.name(),
             });
             if args.logprobs > 0 {
-                row["top_logprobs"] = json!(r.top);
+                row["top_logprobs"] =
+                    json!(r.top.iter().map(|top| top.iter().map(top_json).collect()).collect::<Vec<Vec<Value>>>());
             }
-            if let Some(scores) = &prompt_logprobs {
-                row["prompt_logprobs"] = scores[r.request].clone();
+            if let Some(scores) = &r.prompt_logprobs {
+                row["prompt_logprobs"] = json!(scores.logprobs);
             }
             row
         })
         .collect();
-    global.print_json(&json!({
+    let mut object = json!({
         "rows": json_rows,
         "errors": failed.iter().map(|(i, e)| json!({"index": i, "error": e})).collect::<Vec<_>>(),
         "tokens": tokens, "wall_s": wall_s, "seed": args.seed, "weights_version": engine.model().version(),
         "model": origin.model_hash, "recipe": origin.recipe, "recipe_hash": origin.recipe_hash, "device": origin.device,
-    }))?;
+        "scheduler": {
+            "steps": stats.steps, "prefill_tokens": stats.prefill_tokens_computed,
+            "reused_tokens": stats.prefill_tokens_reused, "recomputed_tokens": stats.recomputed_tokens,
+            "preempted": stats.preempted, "pages": engine.kv().pages(),
+        },
+    });
+    if args.kv_counts {
+        object["kv_counts"] = super::kv_counts::json(&engine);
+    }
+    global.print_json(&object)?;
     Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// `[id, ln p as drawn from, ln p at temperature 1]`; no number for a token that truncation left out.
+fn top_json(top: &Top) -> Value {
+    json!([top.id, top.logprob.is_finite().then_some(top.logprob), top.logprob_raw])
 }
 
 /// A line of a rollout file (docs/formats.md).
 fn rollout_line(prompt: &[u32], rollout: &Rollout, args: &GenerateArgs, origin: &Origin) -> Value {
     json!({
         "prompt_ids": prompt, "ids": rollout.ids, "logprobs_rollout": rollout.logprobs,
-        "versions": [[0, rollout.version]], "seed": args.seed, "sample": rollout.sample,
+        "versions": rollout.versions, "seed": args.seed, "sample": rollout.sample,
         "temperature": args.temperature, "top_p": args.top_p, "recipe": origin.recipe_hash,
         "model": origin.model_hash, "finish": rollout.finish.name(), "top_k": args.top_k, "min_p": args.min_p,
         "device": origin.device,

@@ -1,11 +1,14 @@
 //! The command line: one file a command, each wiring crates together and printing what they return.
 
+mod capacity;
 mod doctor;
 mod eval;
 mod generate;
 mod init;
+mod kv_counts;
 mod open;
 mod pretrain;
+mod recipe;
 mod score;
 mod table;
 mod train;
@@ -65,6 +68,10 @@ enum Command {
     Train(train::TrainArgs),
     /// Accuracy of a model on held-out problems.
     Eval(eval::EvalArgs),
+    /// How many tokens and sequences some memory holds, from config.json alone.
+    Capacity(capacity::CapacityArgs),
+    /// Recipes: which format every part of a model has.
+    Recipe(recipe::RecipeArgs),
     /// What this machine can run, and whether a model folder is sound.
     Doctor(doctor::DoctorArgs),
 }
@@ -97,6 +104,8 @@ fn dispatch(command: &Command, global: &Global) -> Result<ExitCode, Failure> {
         Command::Score(args) => score::run(args, global),
         Command::Train(args) => train::run(args, global),
         Command::Eval(args) => eval::run(args, global),
+        Command::Capacity(args) => capacity::run(args, global),
+        Command::Recipe(args) => recipe::run(args, global),
         Command::Doctor(args) => doctor::run(args, global),
     }
 }

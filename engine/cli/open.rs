@@ -7,10 +7,14 @@ use std::sync::Arc;
 use clap::Args;
 use engine::chat::ChatTemplate;
 use engine::checkpoint::Checkpoint;
-use engine::engine::{Engine, PAGE_LEN, kv_layout};
+use engine::config::ModelConfig;
+use engine::engine::{Engine, PAGE_LEN, kv_shapes};
 use engine::model::Model;
+use engine::plan::{Memory, Plan, Settings};
 use engine::recipe::{Precision, Recipe};
+use engine::rollout::{Limits, RequestError};
 use engine::tokenizer::Tokenizer;
+use kv::Layout;
 use opd::prompts::{self, Prompt, Source};
 use ptx::{Cpu, DType};
 
@@ -31,6 +35,19 @@ pub struct ModelArgs {
     /// Bytes of the KV pool, e.g. 512MiB; by default what the longest batch needs, at most 8GiB.
     #[arg(long, value_parser = bytes)]
     pub kv_memory: Option<usize>,
+    /// Bytes of weights, workspace and KV pool together, e.g. 16GiB; the pool gets what the others leave.
+    #[arg(long, value_parser = bytes, conflicts_with = "kv_memory")]
+    pub memory: Option<usize>,
+}
+
+/// What a folder is opened for: the pool and the workspace are made for it.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// Sequences that are held at a time.
+    pub sequences: usize,
+    /// Tokens of the longest.
+    pub tokens: usize,
+    pub limits: Limits,
 }
 
 #[derive(Debug, Args)]
@@ -80,14 +97,8 @@ impl Folder {
         if f32 { Precision::F32 } else { Precision::Bf16 }
     }
 
-    /// Loads the weights, with a KV pool for `sequences` sequences of `tokens` tokens unless its size was given.
-    pub fn load(
-        &self,
-        cpu: &Arc<Cpu>,
-        args: &ModelArgs,
-        sequences: usize,
-        tokens: usize,
-    ) -> Result<(Engine, Origin), Failure> {
+    /// Loads the weights, with a KV pool for what is to be done unless its size was given.
+    pub fn load(&self, cpu: &Arc<Cpu>, args: &ModelArgs, load: Load) -> Result<(Engine, Origin), Failure> {
         let config = self.checkpoint.config();
         let recipe = Recipe::open(&args.recipe, self.precision(), config)?;
         let origin = Origin {
@@ -96,21 +107,8 @@ impl Folder {
             recipe_hash: recipe.hash(),
             device: cpu.to_string(),
         };
+        let pages = pages(cpu, config, &recipe, args, load)?;
         let model = Model::load(cpu, &self.checkpoint, recipe)?;
-        let layout = kv_layout(&model, PAGE_LEN);
-        let tokens = tokens.min(config.max_positions);
-        let pages = match args.kv_memory {
-            Some(bytes) => {
-                if let Some(most) = super::doctor::memory_bytes().filter(|&most| bytes as u64 > most) {
-                    return Err(format!("--kv-memory is {bytes} bytes; this machine has {most} bytes of memory").into());
-                }
-                layout.capacity(bytes).pages
-            }
-            None => {
-                let most = layout.capacity(KV_BYTES_MAX).pages.max(layout.pages_for(tokens));
-                (sequences * layout.pages_for(tokens)).min(most)
-            }
-        };
         Ok((Engine::new(Arc::clone(cpu), model, PAGE_LEN, pages, self.valid()), origin))
     }
 
@@ -149,6 +147,41 @@ impl Folder {
     /// Text of ids; empty without a tokenizer.
     pub fn text(&self, ids: &[u32]) -> String {
         self.tokenizer.as_ref().map_or(String::new(), |t| t.decode(ids))
+    }
+}
+
+/// Pages of the pool.
+fn pages(cpu: &Cpu, config: &ModelConfig, recipe: &Recipe, args: &ModelArgs, load: Load) -> Result<usize, Failure> {
+    for (name, bytes) in [("--kv-memory", args.kv_memory), ("--memory", args.memory)] {
+        let most = super::doctor::memory_bytes().unwrap_or(u64::MAX);
+        if let Some(bytes) = bytes.filter(|&bytes| bytes as u64 > most) {
+            return Err(format!("{name} is {bytes} bytes; this machine has {most} bytes of memory").into());
+        }
+    }
+    let tokens = load.tokens.min(config.max_positions);
+    let layout = Layout::new(kv_shapes(config, recipe, PAGE_LEN));
+    Ok(match (args.memory, args.kv_memory) {
+        (Some(bytes), _) => {
+            let Limits { batch, step_tokens, .. } = load.limits;
+            let settings = Settings { batch, step_tokens, ..Settings::new(cpu.threads(), cpu.isa(), tokens) };
+            Plan::new(config, recipe, settings, Memory::All(bytes))?.capacity.pages
+        }
+        (_, Some(bytes)) => layout.capacity(bytes).pages,
+        _ => {
+            let most = layout.capacity(KV_BYTES_MAX).pages.max(layout.pages_for(tokens));
+            (load.sequences * layout.pages_for(tokens)).min(most)
+        }
+    })
+}
+
+/// Why a request was not served, and what to do on the command line; `shorter` is the option that makes it fit.
+pub fn advice(error: &RequestError, args: &ModelArgs, shorter: &str) -> String {
+    match error {
+        RequestError::NeverFits(_) => {
+            let option = if args.memory.is_some() { "--memory" } else { "--kv-memory" };
+            format!("{error}: raise {option} or {shorter}")
+        }
+        _ => error.to_string(),
     }
 }
 

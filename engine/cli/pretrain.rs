@@ -72,7 +72,8 @@ pub fn task(text: &str) -> Result<TaskSpec, String> {
     Ok(spec)
 }
 
-fn precision(name: &str) -> Result<Precision, String> {
+/// A training precision by its name.
+pub fn precision(name: &str) -> Result<Precision, String> {
     match name {
         "f32" => Ok(Precision::F32),
         "bf16" => Ok(Precision::Bf16),

@@ -4,14 +4,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use engine::candidates::candidates;
-use engine::engine::Engine;
-use engine::rollout::{Limits, RequestError, score};
+use engine::rollout::{Limits, ScoreRow, Scores, score};
 use opd::score_lines::{self, ScoreLine};
 use ptx::ops::sample::Params;
 use serde_json::json;
 
-use super::open::{Folder, InputArgs, LineFile, ModelArgs};
+use super::open::{Folder, InputArgs, LineFile, Load, ModelArgs};
 use super::table::Table;
 use super::{Failure, Global};
 
@@ -41,18 +39,22 @@ pub fn run(args: &ScoreArgs, global: &Global) -> Result<ExitCode, Failure> {
     let temperature = |row: &ScoreLine| row.temperature.unwrap_or(args.temperature);
     let longest = rows.iter().map(|row| row.ids.len()).max().unwrap_or(0);
     let limits = Limits::default();
-    let (mut engine, origin) =
-        folder.load(&cpu, &args.model, limits.step_tokens.div_ceil(longest.max(1)).max(2), longest)?;
+    let sequences = limits.step_tokens.div_ceil(longest.max(1)).max(2);
+    let (mut engine, origin) = folder.load(&cpu, &args.model, Load { sequences, tokens: longest, limits })?;
     let bar = global.bar(rows.len() as u64, "rows");
     bar.set_message("score");
-    let mut scored: Vec<Option<Scored>> = vec![None; rows.len()];
+    let asked: Vec<ScoreRow> = rows
+        .iter()
+        .map(|row| ScoreRow { ids: row.ids.clone(), temperature: temperature(row), candidates: row.candidates.clone() })
+        .collect();
+    let mut scored: Vec<Option<Scores>> = vec![None; rows.len()];
     let mut failed = Vec::new();
     let watch = opd::clock::Stopwatch::start();
-    score_rows(&mut engine, &rows, temperature, limits, &mut |i, result| {
+    score(&mut engine, &asked, limits, &mut |i, result| {
         bar.inc(1);
         match result {
             Ok(one) => scored[i] = Some(one),
-            Err(error) => failed.push((i, error.to_string())),
+            Err(error) => failed.push((i, super::open::advice(&error, &args.model, "shorten the row"))),
         }
     });
     bar.finish_and_clear();
@@ -74,7 +76,7 @@ pub fn run(args: &ScoreArgs, global: &Global) -> Result<ExitCode, Failure> {
     if !global.json {
         let mut table = Table::new(["row", "tokens", "mean NLL, nats", "perplexity"]);
         for (i, (row, scored)) in rows.iter().zip(&scored).enumerate() {
-            if let Some(Scored { logprobs, .. }) = scored {
+            if let Some(Scores { logprobs, .. }) = scored {
                 let nll = -logprobs.iter().map(|&l| f64::from(l)).sum::<f64>() / logprobs.len().max(1) as f64;
                 table.row([i.to_string(), row.ids.len().to_string(), format!("{nll:.6}"), format!("{:.3}", nll.exp())]);
             }
@@ -92,7 +94,7 @@ pub fn run(args: &ScoreArgs, global: &Global) -> Result<ExitCode, Failure> {
         "recipe": origin.recipe_hash, "recipe_name": origin.recipe, "model": origin.model_hash, "device": origin.device,
     });
     if rows.iter().any(|row| row.candidates.is_some()) {
-        let of = |s: &Option<Scored>| json!(s.as_ref().and_then(|s| s.candidates.as_ref()));
+        let of = |s: &Option<Scores>| json!(s.as_ref().and_then(|s| s.candidates.as_ref()));
         object["candidates"] = scored.iter().map(of).collect();
     }
     if rows.iter().any(|row| row.temperature.is_some()) {
@@ -102,13 +104,6 @@ pub fn run(args: &ScoreArgs, global: &Global) -> Result<ExitCode, Failure> {
     Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What is known of a row.
-#[derive(Clone, Debug)]
-struct Scored {
-    logprobs: Vec<f32>,
-    candidates: Option<Vec<Vec<f32>>>,
-}
-
 /// The rows asked for: lines of ids may say more than their ids.
 fn rows(folder: &Folder, input: &InputArgs) -> Result<Vec<ScoreLine>, Failure> {
     if let Some(file) = &input.ids {
@@ -116,32 +111,4 @@ fn rows(folder: &Folder, input: &InputArgs) -> Result<Vec<ScoreLine>, Failure> {
     }
     let row = |ids| ScoreLine { ids, candidates: None, temperature: None, line: 0 };
     Ok(folder.read(input)?.into_iter().map(row).collect())
-}
-
-/// Scores the rows of each temperature together, and then what candidates they have.
-fn score_rows(
-    engine: &mut Engine,
-    rows: &[ScoreLine],
-    temperature: impl Fn(&ScoreLine) -> f32,
-    limits: Limits,
-    done: &mut dyn FnMut(usize, Result<Scored, RequestError>),
-) {
-    let mut temperatures: Vec<f32> = rows.iter().map(&temperature).collect();
-    temperatures.sort_by(f32::total_cmp);
-    temperatures.dedup();
-    for one in temperatures {
-        let group: Vec<usize> = (0..rows.len()).filter(|&i| temperature(&rows[i]) == one).collect();
-        let refs: Vec<&[u32]> = group.iter().map(|&i| rows[i].ids.as_slice()).collect();
-        let mut with_candidates = Vec::new();
-        score(engine, &refs, one, limits, &mut |at, result| match result {
-            Ok(scores) if rows[group[at]].candidates.is_some() => with_candidates.push((group[at], scores.logprobs)),
-            Ok(scores) => done(group[at], Ok(Scored { logprobs: scores.logprobs, candidates: None })),
-            Err(error) => done(group[at], Err(error)),
-        });
-        for (i, logprobs) in with_candidates {
-            let lists = rows[i].candidates.as_ref().expect("rows with candidates");
-            let found = candidates(engine, &rows[i].ids, lists, one, limits.step_tokens);
-            done(i, found.map(|found| Scored { logprobs, candidates: Some(found) }));
-        }
-    }
 }

@@ -258,7 +258,7 @@ impl Log {
         for (asked, r) in rollouts {
             let line = json!({
                 "prompt_ids": asked.prompt, "ids": r.ids, "logprobs_rollout": r.logprobs,
-                "versions": [[0, r.version]], "seed": config.seed, "sample": r.sample,
+                "versions": r.versions, "seed": config.seed, "sample": r.sample,
                 "temperature": config.rollout.temperature, "top_p": config.rollout.top_p,
                 "recipe": origin.recipe_hash, "model": origin.student, "finish": r.finish.name(),
                 "top_k": 0, "min_p": 0.0, "device": origin.device,

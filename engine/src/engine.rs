@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
-use kv::{KvCache, Layout, Sequence};
+use kv::{KvCache, Layout, Provenance, Sequence};
 use ptx::Cpu;
 use ptx::kv_tile::{KvCounts, KvShape, Span};
 use ptx::ops::linear::{self, Job};
 
+use crate::checkpoint::CheckpointError;
 use crate::config::ModelConfig;
-use crate::model::{Batch, Model, Workspace, forward};
+use crate::model::{Batch, Model, WeightSource, Workspace, buffer, forward};
 use crate::recipe::{LayerRecipe, Recipe};
+use crate::versions::{Switch, Versions};
 
 /// Logits are never held for more rows than this, whatever the batch.
 pub const LOGIT_ROWS: usize = 64;
@@ -30,9 +32,11 @@ pub struct Feed<'a> {
 #[derive(Debug)]
 pub struct Engine {
     cpu: Arc<Cpu>,
-    model: Model,
+    versions: Versions,
     kv: KvCache,
     valid: usize,
+    /// The weights version of the last step: whose head its logits take.
+    ran: u64,
     step: Step,
     selected: Vec<f32>,
     logits: Vec<f32>,
@@ -76,8 +80,11 @@ impl Engine {
     #[must_use]
     pub fn new(cpu: Arc<Cpu>, model: Model, page_len: usize, pages: usize, valid: usize) -> Engine {
         assert!(valid > 0 && valid <= model.config.vocab, "{valid} real ids of a vocabulary of {}", model.config.vocab);
-        let kv = KvCache::new(kv_layout(&model, page_len), pages);
-        Engine { cpu, model, kv, valid, step: Step::default(), selected: Vec::new(), logits: Vec::new() }
+        let mut kv = KvCache::new(kv_layout(&model, page_len), pages);
+        let ran = model.version();
+        kv.set_provenance(Provenance { version: ran, recipe: model.recipe.hash_bytes() });
+        let versions = Versions::new(model);
+        Engine { cpu, versions, kv, valid, ran, step: Step::default(), selected: Vec::new(), logits: Vec::new() }
     }
 
     /// The device.
@@ -86,15 +93,29 @@ impl Engine {
         &self.cpu
     }
 
-    /// The model.
+    /// The model: its present weights version.
     #[must_use]
     pub fn model(&self) -> &Model {
-        &self.model
+        self.versions.present()
     }
 
-    /// The model, for an update of its weights.
-    pub fn model_mut(&mut self) -> &mut Model {
-        &mut self.model
+    /// The weights versions it can run.
+    #[must_use]
+    pub fn versions(&self) -> &Versions {
+        &self.versions
+    }
+
+    /// Keeps `count` versions before the present one from now on ([`Versions::retain`]).
+    pub fn retain_versions(&mut self, count: usize) {
+        self.versions.retain(count);
+    }
+
+    /// The update transaction: weights and the KV scales that belong to them become those of `version`. Sequences that
+    /// are alive need [`Session::update`](crate::rollout::Session::update), which calls this.
+    pub fn update(&mut self, version: u64, source: &mut dyn WeightSource) -> Result<Switch, CheckpointError> {
+        let switch = self.versions.update(&self.cpu, version, source)?;
+        self.kv.set_provenance(Provenance { version, ..self.kv.provenance() });
+        Ok(switch)
     }
 
     /// The cache.
@@ -114,13 +135,24 @@ impl Engine {
         self.valid
     }
 
-    /// Runs the model over the new tokens of some sequences and returns the last hidden rows, `[tokens, hidden]`, in
-    /// the order fed.
+    /// Runs the present version over the new tokens of some sequences and returns the last hidden rows,
+    /// `[tokens, hidden]`, in the order fed.
     ///
     /// # Panics
     /// When a sequence has fewer places than tokens are fed.
     pub fn step<'a>(&mut self, feeds: impl IntoIterator<Item = Feed<'a>>) -> &[f32] {
-        let Engine { cpu, model, kv, step, .. } = self;
+        self.step_at(self.model().version(), feeds)
+    }
+
+    /// As [`Engine::step`] under any version that is still here.
+    ///
+    /// # Panics
+    /// When the version is not here, or a sequence has fewer places than tokens are fed.
+    pub fn step_at<'a>(&mut self, version: u64, feeds: impl IntoIterator<Item = Feed<'a>>) -> &[f32] {
+        self.versions.assert_usable();
+        self.ran = version;
+        let Engine { cpu, versions, kv, step, .. } = self;
+        let model = versions.get(version).expect("the version is retained");
         let Step { ids, positions, spans, workspace } = step;
         ids.clear();
         positions.clear();
@@ -147,16 +179,24 @@ impl Engine {
     /// # Panics
     /// When more rows are asked for.
     pub fn logits(&mut self, rows: impl ExactSizeIterator<Item = usize>) -> &[f32] {
-        let (hidden, vocab, count) = (self.model.config.hidden, self.model.config.vocab, rows.len());
+        let model = self.versions.get(self.ran).expect("logits are asked for before the next update");
+        let (hidden, vocab, count) = (model.config.hidden, model.config.vocab, rows.len());
         assert!(count <= LOGIT_ROWS, "logits of {count} rows at once; at most {LOGIT_ROWS}");
-        self.selected.resize(count * hidden, 0.0);
-        self.logits.resize(count * vocab, 0.0);
+        buffer::size(&mut self.selected, count * hidden);
+        buffer::size(&mut self.logits, count * vocab);
         for (to, row) in self.selected.chunks_exact_mut(hidden).zip(rows) {
             to.copy_from_slice(&self.step.workspace.hidden[row * hidden..(row + 1) * hidden]);
         }
-        let job = Job { w: self.model.head(), bias: None, y: &mut self.logits };
+        let job = Job { w: model.head(), bias: None, y: &mut self.logits };
         linear::forward(&self.cpu, count, &self.selected, &mut [job]);
         &self.logits
+    }
+
+    /// Bytes of the activations, and of the logits with the rows they are of.
+    #[cfg(test)]
+    pub(crate) fn buffer_bytes(&mut self) -> (usize, usize) {
+        let floats = self.selected.capacity() + self.logits.capacity();
+        (self.step.workspace.bytes(), floats * size_of::<f32>())
     }
 
     /// What rounding keys and values to 8 bits lost in all steps since the counts were last cleared,

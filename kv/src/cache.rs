@@ -14,6 +14,9 @@ pub struct Sequence {
 }
 
 impl Sequence {
+    /// Bytes of its tables for each of its pages.
+    pub const BYTES_PER_PAGE: usize = size_of::<PageId>() + size_of::<u32>();
+
     /// Tokens whose places it holds.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -46,6 +49,10 @@ pub struct KvCache {
 }
 
 impl KvCache {
+    /// Bytes that the cache keeps beside a page: who holds it, what wrote it and its place in the prefix index. A page that
+    /// the index holds costs its node and its tokens on top, some 150 bytes.
+    pub const BYTES_PER_PAGE: usize = PagePool::BYTES_PER_PAGE + Stamps::BYTES_PER_PAGE + PrefixIndex::BYTES_PER_PAGE;
+
     /// A cache of `pages` pages.
     #[must_use]
     pub fn new(layout: Layout, pages: usize) -> KvCache {

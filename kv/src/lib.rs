@@ -18,7 +18,7 @@ mod provenance;
 
 pub use arena::Arena;
 pub use cache::{KvCache, Sequence};
-pub use layout::{Capacity, Layout};
+pub use layout::{Capacity, Group, Layout};
 pub use pool::{PageId, PagePool, PoolExhausted};
 pub use prefix::{PrefixFound, PrefixStats};
 pub use provenance::Provenance;

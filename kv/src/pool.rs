@@ -24,6 +24,9 @@ pub struct PagePool {
 }
 
 impl PagePool {
+    /// Bytes of its own for each page: an entry of the free list and a count of holders.
+    pub const BYTES_PER_PAGE: usize = size_of::<PageId>() + size_of::<u32>();
+
     /// A pool of `pages` free pages.
     ///
     /// # Panics

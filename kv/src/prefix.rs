@@ -63,6 +63,9 @@ pub(crate) struct PrefixIndex {
 }
 
 impl PrefixIndex {
+    /// Without nodes.
+    pub(crate) const BYTES_PER_PAGE: usize = size_of::<u32>();
+
     pub(crate) fn new(page_len: usize, pages: usize) -> PrefixIndex {
         PrefixIndex {
             page_len,

@@ -16,6 +16,8 @@ pub struct Provenance {
 pub(crate) struct Stamps(Vec<Option<(u64, u64)>>); // by page
 
 impl Stamps {
+    pub(crate) const BYTES_PER_PAGE: usize = size_of::<Option<(u64, u64)>>();
+
     pub(crate) fn new(pages: usize) -> Stamps {
         Stamps(vec![None; pages])
     }

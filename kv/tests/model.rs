@@ -294,3 +294,39 @@ fn a_page_of_two_versions_says_so() {
     cache.end(sequence);
     cache.end(copy);
 }
+
+proptest! {
+    /// Samples of one prompt, each grown to its longest, hold the pages that the layout says, and no more on the way.
+    #[test]
+    fn a_group_takes_what_the_layout_says(prompt in 1..14_usize, more in 1..9_usize, samples in 1..5_usize) {
+        let layer = KvShape {
+            kv_heads: 1, head_dim: 1, page_len: PAGE_LEN, k: DType::E4m3, v: DType::E4m3, scale: KvScale::Static,
+        };
+        let layout = Layout::new(vec![layer]);
+        let pages = layout.group(prompt, prompt + more).pages(samples);
+        let mut cache = KvCache::new(layout, pages);
+        let mut first = cache.sequence(prompt);
+        prop_assert!(cache.append(&mut first, prompt).is_ok());
+        let mut all: Vec<Sequence> = (0..samples).map(|_| cache.fork(&first, prompt + more)).collect();
+        cache.end(first);
+        for _ in 0..more {
+            for sequence in &mut all {
+                prop_assert!(cache.append(sequence, 1).is_ok(), "{pages} pages are too few");
+            }
+        }
+        prop_assert_eq!(cache.free_pages(), 0);
+    }
+}
+
+#[test]
+fn ratios_are_of_whole_pages() {
+    let layer = |k, v| KvShape { kv_heads: 2, head_dim: 8, page_len: 4, k, v, scale: KvScale::Token };
+    let layout = Layout::new(vec![layer(DType::E4m3, DType::Bf16), layer(DType::Bf16, DType::Bf16)]);
+    let by_layer: Vec<f64> = layout.token_bytes().collect();
+    assert_eq!((by_layer, layout.token_bytes_total()), (vec![50.0, 64.0], 114.0));
+    let bytes = 10 * 4 * 114 + 100;
+    assert_eq!(layout.capacity(bytes).tokens, 40);
+    assert_eq!(layout.ratio_to_bf16(bytes), Some(40.0 / 36.0));
+    assert_eq!((layout.ratio_to_bf16(511), layout.ratio_to_bf16(512)), (None, Some(1.0)));
+    assert_eq!((layout.sequences(10, 9), layout.sequences(2, 9), layout.tail_waste()), (3, 0, 1.5));
+}

@@ -78,7 +78,7 @@ pub fn evaluate(
             params,
             max_tokens: settings.max_tokens,
             stop_ids: stop_ids.to_vec(),
-            top_logprobs: 0,
+            ..Request::default()
         })
         .collect();
     let rollouts = collect(engine, &requests, limits, &mut |_| {})?;

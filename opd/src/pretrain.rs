@@ -158,7 +158,7 @@ impl Pretrainer {
         }
         let hyper = AdamW { lr: self.lr(update), beta1: 0.9, beta2: 0.98, eps: 1e-8, weight_decay: s.weight_decay };
         let norm = self.master.update(&self.cpu, &self.learner.gradients, hyper, s.clip);
-        self.engine.model_mut().update(&self.cpu, update, &mut self.master.version(&self.cpu))?;
+        self.engine.update(update, &mut self.master.version(&self.cpu))?;
         Ok((sums.loss / sums.tokens as f64, sums.tokens, norm))
     }
 

@@ -19,3 +19,4 @@ pub mod threads;
 
 pub use device::{Cpu, DeviceError, Isa};
 pub use dtype::DType;
+pub use scratch::Scratch;

@@ -92,8 +92,13 @@ fn warm_ops_allocate_nothing() {
         assert!(grad_norm::sum_of_squares(&cpu, &x) > 0.0 && grad_norm::all_finite(&cpu, &x).is_none());
     };
     all();
-    let before = ALLOCATIONS.load(Ordering::Relaxed);
-    assert!(before > 0, "the counter counts");
-    all();
-    assert_eq!(ALLOCATIONS.load(Ordering::Relaxed) - before, 0);
+    assert!(ALLOCATIONS.load(Ordering::Relaxed) > 0, "the counter counts");
+    // The fewest of some runs: which thread first takes part in an op when is chance, and so is what the test harness
+    // does meanwhile, but what an op itself allocates it allocates every time.
+    let once = |_| {
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        all();
+        ALLOCATIONS.load(Ordering::Relaxed) - before
+    };
+    assert_eq!((0..12).map(once).min(), Some(0));
 }

@@ -30,11 +30,16 @@ pub fn golden_copy(name: &str, change: impl FnOnce(&mut Value)) -> TempDir {
     to
 }
 
-/// Loads a folder under a built-in recipe.
+/// Loads a folder under a recipe: a built-in name, or a file.
 pub fn load(cpu: &Cpu, dir: &Path, recipe: &str) -> Model {
     let checkpoint = Checkpoint::open(dir).unwrap_or_else(|e| panic!("{e}"));
-    let recipe = Recipe::built_in(recipe, Precision::F32, checkpoint.config()).expect("a built-in name");
+    let recipe = Recipe::open(recipe, Precision::F32, checkpoint.config()).unwrap_or_else(|e| panic!("{e}"));
     Model::load(cpu, &checkpoint, recipe).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// A recipe file with every format that a built-in recipe lacks.
+pub fn mixed() -> String {
+    repository("tests/fixtures/recipe.toml").to_str().expect("Unicode").to_owned()
 }
 
 /// The binary, not yet started.

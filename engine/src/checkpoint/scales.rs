@@ -54,7 +54,8 @@ impl Role {
 }
 
 /// The use of a tensor called `name`, if it is called like a scale. The ways of writing cache scales are those in use:
-/// beside the projection, under it as `k_scale` or `output_scale`, under the attention or fused module, or one for both.
+/// beside the projection, under it as `k_scale` or `output_scale`, under the attention or fused module; of K and V apart,
+/// or one for both.
 pub(super) fn role(name: &str, layers: usize) -> Option<Role> {
     for suffix in ["_scale_inv", "_scale"] {
         if let Some(weight) = name.strip_suffix(suffix)
@@ -69,7 +70,7 @@ pub(super) fn role(name: &str, layers: usize) -> Option<Role> {
     let (layer, tail) = name.strip_prefix("model.layers.")?.split_once(".self_attn.")?;
     let layer = layer.parse().ok().filter(|&layer| layer < layers)?;
     let (k, v) = match tail {
-        "kv_scale" => (true, true),
+        "kv_scale" | "attn.kv_scale" | "qkv_proj.kv_scale" => (true, true),
         "k_scale" | "k_proj.k_scale" | "k_proj.output_scale" | "attn.k_scale" | "qkv_proj.k_scale" => (true, false),
         "v_scale" | "v_proj.v_scale" | "v_proj.output_scale" | "attn.v_scale" | "qkv_proj.v_scale" => (false, true),
         _ => return None,

@@ -608,10 +608,16 @@ fn cache_scales_are_read_under_every_name_and_never_in_halves() {
             assert!(error.contains(&want), "{error}");
         }
     }
-    let both = folder(&plain, &[f32s(&at(0, "kv_scale"), &[], &[0.5])], &[]);
-    assert_eq!(Checkpoint::open(both.path()).unwrap().kv_scales(), [Some((0.5, 0.5)), None]);
+    for one in ["kv_scale", "attn.kv_scale", "qkv_proj.kv_scale"] {
+        let both = folder(&plain, &[f32s(&at(0, one), &[], &[0.5])], &[]);
+        assert_eq!(Checkpoint::open(both.path()).unwrap().kv_scales(), [Some((0.5, 0.5)), None], "{one}");
+    }
     let bad: Vec<(Vec<Raw>, &str)> = vec![
         (vec![f32s(&at(0, "kv_scale"), &[], &[0.0])], "a scale is positive and finite"),
+        (vec![f32s(&at(0, "attn.k_scale"), &[], &[-0.5])], "is -0.5; a scale is positive and finite"),
+        (vec![f32s(&at(0, "v_proj.output_scale"), &[], &[f32::NAN])], "is NaN; a scale is positive and finite"),
+        (vec![f32s(&at(0, "qkv_proj.k_scale"), &[1], &[f32::INFINITY])], "is inf; a scale is positive and finite"),
+        (vec![f32s(&at(0, "attn.q_scale"), &[], &[1.0])], "takes that scale"),
         (vec![f32s(&at(0, "kv_scale"), &[2], &[1.0; 2])], "has shape [2]; it must be [] or [1]"),
         (
             vec![f32s(&at(0, "kv_scale"), &[], &[1.0]), f32s(&at(0, "k_scale"), &[], &[1.0])],
@@ -634,4 +640,28 @@ fn cache_scales_are_read_under_every_name_and_never_in_halves() {
             assert!(error.to_string().contains("kv_cache_scheme), and layer 1 has none"), "{error}");
         }
     }
+}
+
+/// A recipe takes the folder's own scales, and a folder without them cannot serve it.
+#[test]
+fn a_recipe_takes_the_folders_cache_scales() {
+    use crate::model::Model;
+    use crate::recipe::Recipe;
+    let config = config(json!({}));
+    let cpu = ptx::Cpu::new(1);
+    let text = "[default]\nk='e4m3'\nv='e4m3'\nkv_scale='checkpoint'";
+    let recipe = Recipe::parse(text, Path::new("r.toml"), &config).unwrap();
+    let at = |layer: usize, tail: &str| format!("model.layers.{layer}.self_attn.{tail}");
+    let scales = [
+        f32s(&at(0, "kv_scale"), &[], &[0.125]),
+        f32s(&at(1, "k_proj.output_scale"), &[1], &[0.3]),
+        f32s(&at(1, "v_proj.output_scale"), &[1], &[1.0]),
+    ];
+    let dir = folder(&config, &scales, &[]);
+    let model = Model::load(&cpu, &Checkpoint::open(dir.path()).unwrap(), recipe.clone()).unwrap();
+    let got: Vec<(f32, f32)> = model.layers.iter().map(|l| (l.k_scales[0], l.v_scales[0])).collect();
+    assert_eq!(got, [(0.125, 0.125), (0.5, 1.0)]);
+    let bare = folder(&config, &scales[..1], &[]);
+    let error = Model::load(&cpu, &Checkpoint::open(bare.path()).unwrap(), recipe).unwrap_err().to_string();
+    assert!(error.starts_with("layer 1, weights version 0: ") && error.contains("come without scales"), "{error}");
 }

@@ -5,10 +5,11 @@ use ptx::Cpu;
 use ptx::DType;
 use ptx::kv_tile::{KvScale, KvShape, Span};
 
+use super::Model;
 use super::forward::{Batch, Observe, Workspace, run};
 use super::kv_scale::{largest_codes, scale_for};
-use super::{Layer, Model};
-use crate::recipe::Calibration;
+use crate::config::ModelConfig;
+use crate::recipe::{Calibration, LayerRecipe, Recipe};
 
 /// Tokens of a step. No bit depends on it.
 const STEP: usize = 512;
@@ -40,18 +41,29 @@ impl Observe for Largest {
     }
 }
 
+/// Pages of the temporary cache: bf16, or f32 in a layer whose matmul inputs are f32.
+fn layout<'a>(c: &ModelConfig, layers: impl Iterator<Item = &'a LayerRecipe>) -> Layout {
+    let shape = |formats: &LayerRecipe| {
+        let dtype = if formats.is_f32() { DType::F32 } else { DType::Bf16 };
+        let (kv_heads, head_dim) = (c.kv_heads, c.head_dim);
+        KvShape { kv_heads, head_dim, page_len: PAGE_LEN, k: dtype, v: dtype, scale: KvScale::Static }
+    };
+    Layout::new(layers.map(shape).collect())
+}
+
+/// Bytes that [`set`] holds while it runs: the temporary cache and the buffers of its steps.
+pub(crate) fn bytes(c: &ModelConfig, recipe: &Recipe, calibration: &Calibration) -> usize {
+    let (layout, longest) = (layout(c, recipe.layers.iter()), calibration.longest());
+    let pages = layout.pages_for(longest).saturating_mul(layout.page_bytes());
+    pages.saturating_add(Workspace::bytes_for(c, recipe, longest.min(STEP)))
+}
+
 /// Runs the model over every row, each a sequence of its own, and sets all static scales. Its own keys and values it
 /// reads from a cache in bf16, or f32 in a layer whose matmul inputs are f32, so that no scale depends on another.
 pub(super) fn set(cpu: &Cpu, model: &mut Model, calibration: &Calibration) -> Result<(), NotFinite> {
     let c = &model.config;
-    let shape = |layer: &Layer| {
-        let dtype = if layer.formats.is_f32() { DType::F32 } else { DType::Bf16 };
-        let (kv_heads, head_dim) = (c.kv_heads, c.head_dim);
-        KvShape { kv_heads, head_dim, page_len: PAGE_LEN, k: dtype, v: dtype, scale: KvScale::Static }
-    };
-    let layout = Layout::new(model.layers.iter().map(shape).collect());
-    let longest = calibration.rows.iter().map(Vec::len).max().unwrap_or(0);
-    let pages = layout.pages_for(longest);
+    let layout = layout(c, model.layers.iter().map(|layer| &layer.formats));
+    let pages = layout.pages_for(calibration.longest());
     let mut kv = KvCache::new(layout, pages);
     let mut ws = Workspace::default();
     let heads = || vec![0; c.kv_heads];

@@ -9,9 +9,9 @@ use ptx::ops::linear::{self, Codes8, Job};
 use ptx::ops::{embedding, kv_append, residual, rmsnorm, rope, round, swiglu};
 
 use super::tape::Acts;
-use super::{Layer, Model, Tape};
+use super::{Layer, Model, Tape, buffer};
 use crate::config::ModelConfig;
-use crate::recipe::{Activations, Proj};
+use crate::recipe::{Activations, LayerRecipe, Proj, Projection, Recipe};
 
 /// Tokens of one step: new tokens of several sequences, each a [`Span`] whose places in the cache are reserved.
 #[derive(Clone, Copy, Debug)]
@@ -58,24 +58,51 @@ impl Eight {
 impl Workspace {
     fn resize(&mut self, model: &Model, tokens: usize) {
         let c = &model.config;
-        let mut activations = model.layers.iter().flat_map(|l| l.formats.projections).chain([model.recipe.head]);
-        if activations.any(|p| p.activations == Activations::E4m3) {
-            let width = c.hidden.max(c.ffn).max(c.heads * c.head_dim);
-            self.eight.codes.resize(tokens * width, 0);
-            self.eight.scales.resize(tokens, 0.0);
-        }
-        for (buffer, width) in [
-            (&mut self.x, c.hidden),
-            (&mut self.y, c.hidden),
-            (&mut self.rounded, c.ffn.max(c.heads * c.head_dim)),
-            (&mut self.cos, c.head_dim / 2),
-            (&mut self.sin, c.head_dim / 2),
-            (&mut self.hidden, c.hidden),
-        ] {
-            buffer.resize(tokens * width, 0.0);
+        let eight = eight_width(c, model.layers.iter().map(|l| &l.formats), model.recipe.head);
+        buffer::size(&mut self.eight.codes, tokens * eight);
+        buffer::size(&mut self.eight.scales, if eight > 0 { tokens } else { 0 });
+        for (buffer, width) in self.buffers().into_iter().zip(Workspace::widths(c)) {
+            buffer::size(buffer, tokens * width);
         }
         self.counts.resize(c.layers * c.kv_heads, KvCounts::default());
     }
+
+    fn buffers(&mut self) -> [&mut Vec<f32>; 6] {
+        [&mut self.x, &mut self.y, &mut self.rounded, &mut self.cos, &mut self.sin, &mut self.hidden]
+    }
+
+    /// Floats a token of every buffer but the activations, in the order of the fields.
+    fn widths(c: &ModelConfig) -> [usize; 6] {
+        let half = c.head_dim / 2;
+        [c.hidden, c.hidden, c.ffn.max(c.heads * c.head_dim), half, half, c.hidden]
+    }
+
+    /// Bytes that it holds after a step of `tokens` tokens without a tape.
+    #[must_use]
+    pub fn bytes_for(c: &ModelConfig, recipe: &Recipe, tokens: usize) -> usize {
+        let floats = Workspace::widths(c).iter().chain(&Acts::widths(c, false)).sum::<usize>();
+        let eight = match eight_width(c, recipe.layers.iter(), recipe.head) {
+            0 => 0,
+            width => width + size_of::<f32>(),
+        };
+        let counts = (c.layers * c.kv_heads).saturating_mul(size_of::<KvCounts>());
+        tokens.saturating_mul(floats * size_of::<f32>() + eight).saturating_add(counts)
+    }
+
+    /// Bytes that it holds.
+    #[cfg(test)]
+    pub(crate) fn bytes(&mut self) -> usize {
+        let own: usize = self.buffers().iter().map(|buffer| buffer.capacity()).sum();
+        let acts: usize = self.acts.buffers().iter().map(|buffer| buffer.capacity()).sum();
+        let eight = self.eight.codes.capacity() + self.eight.scales.capacity() * size_of::<f32>();
+        (own + acts) * size_of::<f32>() + eight + self.counts.capacity() * size_of::<KvCounts>()
+    }
+}
+
+/// Codes a token of the widest matmul input, where some recipe's matmul takes such; else 0.
+fn eight_width<'a>(c: &ModelConfig, layers: impl Iterator<Item = &'a LayerRecipe>, head: Projection) -> usize {
+    let mut inputs = layers.flat_map(|layer| layer.projections).chain([head]);
+    if inputs.any(|p| p.activations == Activations::E4m3) { c.hidden.max(c.ffn).max(c.heads * c.head_dim) } else { 0 }
 }
 
 /// Looks on while a forward pass runs; no bit depends on it.

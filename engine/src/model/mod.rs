@@ -5,6 +5,7 @@
 //! ```
 
 mod backward;
+pub(crate) mod buffer;
 mod calibrate;
 mod forward;
 mod gradients;
@@ -13,9 +14,12 @@ mod read;
 mod tape;
 mod weights;
 
+pub(crate) use calibrate::bytes as calibration_bytes;
+
 pub use backward::{BackwardWorkspace, backward};
 pub use forward::{Batch, Observe, Workspace, forward, forward_observed};
 pub use gradients::Gradients;
+pub(crate) use read::block_len;
 pub use tape::Tape;
 pub use weights::{Layer, Model, WeightSource};
 

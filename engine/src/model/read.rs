@@ -13,11 +13,13 @@ use crate::recipe::{Activations, Proj, StaticScales};
 /// Values read from a source at a time: bounds the f32 copy that exists beside the packed form.
 const BLOCK: usize = 1 << 20;
 
-/// Values that are read at a time. Rows that share scales are packed together, so it holds a block of them.
-pub(super) fn block_len(c: &ModelConfig) -> usize {
+/// Values that are read at a time: an update holds that many f32 beside the model. Rows that share scales are packed
+/// together, so it holds a block of them.
+pub(crate) fn block_len(c: &ModelConfig) -> usize {
+    // Shapes far beyond any machine must not wrap to a small block.
     let longest = c.hidden.max(c.ffn).max(c.heads * c.head_dim);
     let rows = c.vocab.max(longest);
-    BLOCK.max(SCALE_BLOCK * longest).min(longest * rows)
+    BLOCK.max(SCALE_BLOCK.saturating_mul(longest)).min(longest.saturating_mul(rows))
 }
 
 /// A version being read.

@@ -1,5 +1,6 @@
 //! What a forward pass leaves behind: the buffers of one layer, and for training those of every layer.
 
+use super::buffer;
 use crate::config::ModelConfig;
 
 /// Activations of one layer, each `[tokens, its own width]`. A rollout reuses one set for all layers; training keeps
@@ -35,30 +36,59 @@ pub(crate) struct Acts {
 impl Acts {
     /// Sizes every buffer for `tokens` tokens; grows only, so a warmed step allocates nothing.
     pub fn resize(&mut self, c: &ModelConfig, tokens: usize, training: bool) {
-        let (q, kv) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
+        for (buffer, width) in self.buffers().into_iter().zip(Acts::widths(c, training)) {
+            buffer::size(buffer, tokens * width);
+        }
+    }
+
+    /// Every buffer, in the order of the fields.
+    pub fn buffers(&mut self) -> [&mut Vec<f32>; 17] {
+        [
+            &mut self.x0,
+            &mut self.x1,
+            &mut self.xn,
+            &mut self.xn_inv,
+            &mut self.q,
+            &mut self.k,
+            &mut self.v,
+            &mut self.q_raw,
+            &mut self.k_raw,
+            &mut self.q_inv,
+            &mut self.k_inv,
+            &mut self.attn,
+            &mut self.lse,
+            &mut self.mn,
+            &mut self.mn_inv,
+            &mut self.gate,
+            &mut self.up,
+        ]
+    }
+
+    /// Floats a token of each of [`Acts::buffers`].
+    pub fn widths(c: &ModelConfig, training: bool) -> [usize; 17] {
+        let (hidden, ffn, heads, kv_heads) = (c.hidden, c.ffn, c.heads, c.kv_heads);
+        let (q, kv) = (heads * c.head_dim, kv_heads * c.head_dim);
         let kept = |n: usize| if training { n } else { 0 };
         let raw = |n: usize| if training && c.qk_norm { n } else { 0 };
-        for (buffer, width) in [
-            (&mut self.x0, kept(c.hidden)),
-            (&mut self.x1, kept(c.hidden)),
-            (&mut self.xn, c.hidden),
-            (&mut self.xn_inv, 1),
-            (&mut self.q, q),
-            (&mut self.k, kv),
-            (&mut self.v, kv),
-            (&mut self.q_raw, raw(q)),
-            (&mut self.k_raw, raw(kv)),
-            (&mut self.q_inv, c.heads),
-            (&mut self.k_inv, c.kv_heads),
-            (&mut self.attn, q),
-            (&mut self.lse, kept(c.heads)),
-            (&mut self.mn, c.hidden),
-            (&mut self.mn_inv, 1),
-            (&mut self.gate, c.ffn),
-            (&mut self.up, c.ffn),
-        ] {
-            buffer.resize(tokens * width, 0.0);
-        }
+        [
+            kept(hidden),
+            kept(hidden),
+            hidden,
+            1,
+            q,
+            kv,
+            kv,
+            raw(q),
+            raw(kv),
+            heads,
+            kv_heads,
+            q,
+            kept(heads),
+            hidden,
+            1,
+            ffn,
+            ffn,
+        ]
     }
 }
 
@@ -83,7 +113,7 @@ impl Tape {
         for acts in &mut self.layers {
             acts.resize(config, tokens, true);
         }
-        self.x_last.resize(tokens * config.hidden, 0.0);
-        self.x_last_inv.resize(tokens, 0.0);
+        buffer::size(&mut self.x_last, tokens * config.hidden);
+        buffer::size(&mut self.x_last_inv, tokens);
     }
 }

@@ -16,7 +16,7 @@ use super::*;
 use crate::checkpoint::CheckpointError;
 use crate::config::ModelConfig;
 use crate::engine::kv_shapes;
-use crate::recipe::{Activations, Calibration, LayerRecipe, Precision, Proj, Recipe, StaticScales};
+use crate::recipe::{Activations, Calibration, LayerRecipe, Precision, Proj, Recipe, StaticScales, WeightFormat};
 
 fn config(family: &str, changes: &[(&str, Value)]) -> ModelConfig {
     let mut raw = json!({
@@ -335,7 +335,10 @@ fn a_changed_layer_is_as_if_loaded_so() {
         let plain = Recipe::built_in("bf16", Precision::Bf16, &config).unwrap().layers[0];
         start.layers[0] = LayerRecipe { kv_scale: KvScale::Token, k: DType::E4m3, ..plain };
         let mut model = load(&cpu, &config, start, source.clone());
-        model.set_layer(&cpu, 0, want.layers[0], &mut source.clone()).unwrap();
+        let head = want.head.weights;
+        drop(model.set_layer(&cpu, 0, want.layers[0], &mut source.clone()).unwrap());
+        drop(model.set_head(&cpu, WeightFormat::new(DType::E4m3), &mut source.clone()).unwrap());
+        drop(model.set_head(&cpu, head, &mut source.clone()).unwrap());
         let want = load(&cpu, &config, want, source.clone());
         assert_eq!(model.recipe, want.recipe);
         for (a, b) in model.layers.iter().zip(&want.layers) {

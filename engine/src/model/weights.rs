@@ -4,7 +4,7 @@
 use ptx::Cpu;
 use ptx::ops::linear::Packed;
 
-use crate::checkpoint::{Checkpoint, CheckpointError};
+use crate::checkpoint::{Checkpoint, CheckpointError, EMBEDDING, HEAD};
 use crate::config::ModelConfig;
 use crate::model::calibrate;
 use crate::model::read::{Reader, block_len};
@@ -148,13 +148,13 @@ impl Model {
         let mut block = vec![0.0; block_len(&self.config)];
         let mut read = Reader { cpu, source, block: &mut block, version };
         let head = self.recipe.head.activations;
-        read.matrix("model.embed_tokens.weight", head, &mut self.embed)?;
+        read.matrix(EMBEDDING, head, &mut self.embed)?;
         for (index, layer) in self.layers.iter_mut().enumerate() {
             read.layer(&self.config, &self.recipe.static_scales, index, layer)?;
         }
         read.vector("model.norm.weight", &[head], &mut self.norm)?;
         if let Some(matrix) = &mut self.head {
-            read.matrix("lm_head.weight", head, matrix)?;
+            read.matrix(HEAD, head, matrix)?;
         }
         self.calibrate(cpu, version)?;
         self.version = version;
@@ -162,8 +162,9 @@ impl Model {
         Ok(())
     }
 
-    /// Gives one layer other formats, read anew from the source of the version it holds. For measuring what a format
-    /// costs: everything else stays as it is, but for calibrated scales, which depend on every layer and are set anew.
+    /// Gives one layer other formats, read anew from the source of the version it holds, and returns the former layer.
+    /// For measuring what a format costs: everything else stays as it is, but for calibrated scales, which depend on every
+    /// layer and are set anew.
     ///
     /// # Errors
     /// As [`Model::update`]. If the layer cannot be read it stays as it was.
@@ -173,14 +174,77 @@ impl Model {
         index: usize,
         formats: LayerRecipe,
         source: &mut dyn WeightSource,
-    ) -> Result<(), CheckpointError> {
+    ) -> Result<Layer, CheckpointError> {
         self.assert_complete();
         let mut layer = Layer::empty(&self.config, formats);
         let mut block = vec![0.0; block_len(&self.config)];
         let mut read = Reader { cpu, source, block: &mut block, version: self.version };
         read.layer(&self.config, &self.recipe.static_scales, index, &mut layer)?;
-        self.layers[index] = layer;
-        self.recipe.layers[index] = formats;
+        let former = self.replace_layer(index, layer);
+        self.calibrate_anew(cpu)?;
+        Ok(former)
+    }
+
+    /// Puts a layer of this version in the place of another, and returns that one.
+    ///
+    /// # Panics
+    /// When scales are calibrated, since they would have to be anew: use [`Model::set_layer`].
+    pub fn put_layer(&mut self, index: usize, layer: Layer) -> Layer {
+        self.assert_not_calibrated();
+        self.replace_layer(index, layer)
+    }
+
+    fn replace_layer(&mut self, index: usize, layer: Layer) -> Layer {
+        self.recipe.layers[index] = layer.formats;
+        std::mem::replace(&mut self.layers[index], layer)
+    }
+
+    /// As [`Model::set_layer`] for the weights of the head, and returns the former ones. A tied head is the embedding too,
+    /// so both change. The head's input is rounded as before.
+    ///
+    /// # Errors
+    /// As [`Model::set_layer`].
+    pub fn set_head(
+        &mut self,
+        cpu: &Cpu,
+        weights: WeightFormat,
+        source: &mut dyn WeightSource,
+    ) -> Result<Packed, CheckpointError> {
+        self.assert_complete();
+        let c = &self.config;
+        let mut head = packed(weights, c.vocab, c.hidden);
+        let mut block = vec![0.0; block_len(c)];
+        let mut read = Reader { cpu, source, block: &mut block, version: self.version };
+        read.matrix(if c.tied { EMBEDDING } else { HEAD }, self.recipe.head.activations, &mut head)?;
+        let former = self.replace_head(weights, head);
+        self.calibrate_anew(cpu)?;
+        Ok(former)
+    }
+
+    /// Puts a head of this version, in the format `weights`, in the place of another, and returns that one.
+    ///
+    /// # Panics
+    /// When scales are calibrated, since they would have to be anew: use [`Model::set_head`].
+    pub fn put_head(&mut self, weights: WeightFormat, head: Packed) -> Packed {
+        self.assert_not_calibrated();
+        self.replace_head(weights, head)
+    }
+
+    fn replace_head(&mut self, weights: WeightFormat, head: Packed) -> Packed {
+        self.recipe.head.weights = weights;
+        if self.config.tied {
+            self.recipe.embed = weights;
+        }
+        std::mem::replace(self.head.as_mut().unwrap_or(&mut self.embed), head)
+    }
+
+    fn assert_not_calibrated(&self) {
+        let calibrated = matches!(self.recipe.static_scales, StaticScales::Calibrated(_));
+        assert!(!calibrated, "calibrated scales depend on every part of the model");
+    }
+
+    /// Sets calibrated scales of the version it holds.
+    fn calibrate_anew(&mut self, cpu: &Cpu) -> Result<(), CheckpointError> {
         self.complete = false;
         self.calibrate(cpu, self.version)?;
         self.complete = true;
@@ -220,6 +284,13 @@ impl Model {
     pub fn bytes(&self) -> usize {
         let layers = self.layers.iter().flat_map(|l| [&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down]);
         layers.chain([&self.embed]).chain(&self.head).map(Packed::bytes).sum()
+    }
+
+    /// Bytes of all it holds: the matrices, and the vectors in f32. What `crate::plan` promises.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        let floats: usize = self.layers.iter().flat_map(Layer::vectors).map(Vec::len).sum();
+        self.bytes() + (floats + self.norm.len() + self.inv_freq.len()) * size_of::<f32>()
     }
 
     /// Gradients are of products whose input is one f32 tensor, as the formats that weights are trained in have it.
@@ -265,5 +336,14 @@ impl Layer {
             k_scales: vec![1.0; c.kv_heads],
             v_scales: vec![1.0; c.kv_heads],
         }
+    }
+}
+
+impl Layer {
+    /// All that is no matrix.
+    fn vectors(&self) -> impl Iterator<Item = &Vec<f32>> {
+        let norms = [&self.attn_norm, &self.mlp_norm, &self.k_scales, &self.v_scales];
+        let biases = self.qkv_bias.iter().flatten().chain(self.mlp_bias.iter().flatten()).chain(&self.o_bias);
+        norms.into_iter().chain(self.qk_norm.iter().flatten()).chain(biases)
     }
 }

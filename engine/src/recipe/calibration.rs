@@ -31,6 +31,12 @@ pub struct Calibration {
 }
 
 impl Calibration {
+    /// Tokens of the longest row.
+    #[must_use]
+    pub fn longest(&self) -> usize {
+        self.rows.iter().map(Vec::len).max().unwrap_or(0)
+    }
+
     /// Reads the JSONL file `file`, lines `{"ids": [...]}`, for a model.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! The recipe file: read strictly, with the place of every key, and resolved to the table.
+//! The recipe file: read strictly, with the place of every key. `resolve.rs` makes the table of it.
 //!
 //! Every key either has an effect on the model or is an error: a pattern that matches nothing, a scale for weights that
 //! have none, a cache format in an entry that does not cover the cache.
@@ -6,19 +6,18 @@
 use std::path::Path;
 
 use ptx::DType;
-use ptx::kv_tile::KvScale;
 use ptx::ops::linear::WeightScale;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::error::nearest;
 use super::pattern::Pattern;
-use super::{Activations, Calibration, LayerRecipe, Projection, Recipe, RecipeError, StaticScales, WeightFormat};
+use super::{Activations, Calibration, Recipe, RecipeError};
 use crate::config::{Arch, ModelConfig};
 
 /// What `kv_scale` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Origin {
+pub(super) enum Origin {
     Static,
     Token,
     Checkpoint,
@@ -46,54 +45,54 @@ const CALIBRATION: [&str; 2] = ["ids", "room"];
 
 /// A value, and the byte at which its key stands.
 #[derive(Clone, Copy, Debug)]
-struct Given<T> {
-    value: T,
-    byte: usize,
+pub(super) struct Given<T> {
+    pub value: T,
+    pub byte: usize,
 }
 
 /// The keys of `[default]`, an entry or `[lm_head]`.
 #[derive(Debug, Default)]
-struct Formats {
-    weights: Option<Given<DType>>,
-    weights_scale: Option<Given<WeightScale>>,
-    activations: Option<Given<Activations>>,
-    k: Option<Given<DType>>,
-    v: Option<Given<DType>>,
-    kv_scale: Option<Given<Origin>>,
+pub(super) struct Formats {
+    pub weights: Option<Given<DType>>,
+    pub weights_scale: Option<Given<WeightScale>>,
+    pub activations: Option<Given<Activations>>,
+    pub k: Option<Given<DType>>,
+    pub v: Option<Given<DType>>,
+    pub kv_scale: Option<Given<Origin>>,
 }
 
 /// An entry `[[layer]]`.
 #[derive(Debug)]
-struct Entry {
-    pattern: Pattern,
-    formats: Formats,
+pub(super) struct Entry {
+    pub pattern: Pattern,
+    pub formats: Formats,
 }
 
 /// The file as written.
 #[derive(Debug, Default)]
-struct Written {
-    default: Formats,
-    entries: Vec<Entry>,
-    lm_head: Formats,
-    calibration: Option<Given<Calibration>>,
+pub(super) struct Written {
+    pub default: Formats,
+    pub entries: Vec<Entry>,
+    pub lm_head: Formats,
+    pub calibration: Option<Given<Calibration>>,
 }
 
 /// A recipe file's text for a model, under a name; `file` is where it came from: named in errors, and where paths in it
 /// start from.
-pub(super) fn resolve(text: &str, file: &Path, name: &str, config: &ModelConfig) -> Result<Recipe, RecipeError> {
+pub(super) fn read(text: &str, file: &Path, name: &str, config: &ModelConfig) -> Result<Recipe, RecipeError> {
     let reader = Reader { text, file, config };
     let table = DeTable::parse(text).map_err(|error| RecipeError::Syntax {
         at: error.span().map_or_else(|| file.display().to_string(), |span| reader.at(span.start)),
         reason: error.message().to_owned(),
     })?;
     let written = reader.top(table.get_ref())?;
-    reader.resolve(written, name)
+    reader.resolve(&written, name)
 }
 
-struct Reader<'a> {
-    text: &'a str,
-    file: &'a Path,
-    config: &'a ModelConfig,
+pub(super) struct Reader<'a> {
+    pub text: &'a str,
+    pub file: &'a Path,
+    pub config: &'a ModelConfig,
 }
 
 /// A table's keys and values as they stand in the file.
@@ -138,7 +137,7 @@ impl Reader<'_> {
         RecipeError::UnknownKey { at: self.at(byte), key: key.to_owned(), nearest, known }
     }
 
-    fn misplaced(&self, key: &str, byte: usize, reason: &str) -> RecipeError {
+    pub(super) fn misplaced(&self, key: &str, byte: usize, reason: &str) -> RecipeError {
         RecipeError::Misplaced { at: self.at(byte), key: key.to_owned(), reason: reason.to_owned() }
     }
 
@@ -170,7 +169,7 @@ impl Reader<'_> {
         }
         let known = Arch::ALL.map(Arch::model_type);
         let hint = match nearest(recipe, known) {
-            Some(near) if !known.contains(&recipe) => format!("; did you mean {near:?}?"),
+            Some(near) if near == model && !known.contains(&recipe) => format!("; did you mean {near:?}?"),
             _ => "; take a recipe made for this model, or remove the key if its formats suit any".to_owned(),
         };
         Err(RecipeError::Model { at: self.at(byte), recipe: recipe.to_owned(), model, hint })
@@ -302,127 +301,11 @@ impl Reader<'_> {
         }
         let what = "a JSONL file of lines {\"ids\": [...]}, relative to this file";
         let ids = ids.ok_or_else(|| RecipeError::Missing { at: self.at(byte), key: "calibration.ids", what })?;
-        Calibration::read(&self.file.parent().unwrap_or(Path::new("")).join(ids), room, self.config)
-    }
-
-    fn resolve(&self, written: Written, name: &str) -> Result<Recipe, RecipeError> {
-        let base = &written.default;
-        let mut whole = LayerRecipe {
-            projections: [Projection { weights: WeightFormat::new(DType::Bf16), activations: Activations::Bf16 }; 7],
-            k: DType::Bf16,
-            v: DType::Bf16,
-            kv_scale: KvScale::Static,
-        };
-        let mut origin = Origin::Static;
-        base.apply_to(&super::Proj::ALL, &mut whole, &mut origin);
-        let matmuls = |p: &Projection| p.weights.dtype == DType::F32 && p.activations == Activations::F32;
-        let f32_all = matmuls(&whole.projections[0]) && [whole.k, whole.v] == [DType::F32; 2];
-        let plain = if f32_all { DType::F32 } else { DType::Bf16 };
-
-        let mut rows = vec![(whole, origin); self.config.layers];
-        for Entry { pattern, formats } in &written.entries {
-            for (row, origin) in &mut rows[pattern.layers.clone()] {
-                formats.apply_to(pattern.projections, row, origin);
-            }
+        let file = self.file.parent().unwrap_or(Path::new("")).join(ids);
+        if !file.is_file() {
+            let reason = format!("`calibration.ids` names {}, which is no file; it takes {what}", file.display());
+            return Err(RecipeError::Calibration { at: self.at(byte), reason });
         }
-        let mut head = Projection {
-            weights: WeightFormat { dtype: plain, ..whole.projections[0].weights },
-            ..whole.projections[0]
-        };
-        written.lm_head.apply_to_one(&mut head);
-        self.check_scales_matter(&written, &rows, head)?;
-        let static_scales = self.static_scales(&written, &rows)?;
-
-        let tidy = |weights: &mut WeightFormat| {
-            if weights.dtype != DType::E4m3 {
-                *weights = WeightFormat::new(weights.dtype);
-            }
-        };
-        tidy(&mut head.weights);
-        for (row, origin) in &mut rows {
-            row.projections.iter_mut().for_each(|p| tidy(&mut p.weights));
-            let token = row.has_8bit_cache() && *origin == Origin::Token;
-            row.kv_scale = if token { KvScale::Token } else { KvScale::Static };
-        }
-        let embed = if self.config.tied { head.weights } else { WeightFormat::new(plain) };
-        let layers = rows.into_iter().map(|(row, _)| row).collect();
-        Ok(Recipe { name: name.to_owned(), layers, embed, head, static_scales })
-    }
-
-    /// Refuses scales that were given where, in the end, nothing has one.
-    fn check_scales_matter(
-        &self,
-        written: &Written,
-        rows: &[(LayerRecipe, Origin)],
-        head: Projection,
-    ) -> Result<(), RecipeError> {
-        let is_e4m3 = |p: &Projection| p.weights.dtype == DType::E4m3;
-        let any = is_e4m3(&head) || rows.iter().any(|(row, _)| row.projections.iter().any(is_e4m3));
-        if let Some(scale) = written.default.weights_scale.filter(|_| !any) {
-            return Err(self.misplaced(
-                "default.weights_scale",
-                scale.byte,
-                "only e4m3 weights have a scale, and none are",
-            ));
-        }
-        if let Some(scale) = written.lm_head.weights_scale.filter(|_| !is_e4m3(&head)) {
-            let reason = format!("only e4m3 weights have a scale, and the head's are {}", head.weights.dtype);
-            return Err(self.misplaced("lm_head.weights_scale", scale.byte, &reason));
-        }
-        for Entry { pattern, formats } in &written.entries {
-            let mut covered = rows[pattern.layers.clone()].iter().map(|(row, _)| row);
-            let e4m3 = |row: &LayerRecipe| pattern.projections.iter().any(|&proj| is_e4m3(&row[proj]));
-            if let Some(scale) = formats.weights_scale.filter(|_| !covered.clone().any(e4m3)) {
-                let reason = "only e4m3 weights have a scale, and none that the entry covers are";
-                return Err(self.misplaced("layer.weights_scale", scale.byte, reason));
-            }
-            if let Some(scale) = formats.kv_scale.filter(|_| !covered.any(LayerRecipe::has_8bit_cache)) {
-                let reason = "only 8-bit keys and values have a scale, and none that the entry covers are";
-                return Err(self.misplaced("layer.kv_scale", scale.byte, reason));
-            }
-        }
-        Ok(())
-    }
-
-    /// Where static scales come from, if any layer has them.
-    fn static_scales(&self, written: &Written, rows: &[(LayerRecipe, Origin)]) -> Result<StaticScales, RecipeError> {
-        let first = |wanted: Origin| rows.iter().position(|(row, origin)| row.has_8bit_cache() && *origin == wanted);
-        let file = || self.file.display().to_string();
-        match (first(Origin::Static), first(Origin::Checkpoint), &written.calibration) {
-            (Some(computed), Some(checkpoint), _) => Err(RecipeError::TwoOrigins { at: file(), checkpoint, computed }),
-            (None, checkpoint, Some(calibration)) => {
-                let reason = match checkpoint {
-                    Some(_) => "the static scales are the checkpoint's; remove the table, or set kv_scale = \"static\"",
-                    None => "no layer has 8-bit keys or values with kv_scale = \"static\"",
-                };
-                Err(self.misplaced("calibration", calibration.byte, reason))
-            }
-            (Some(_), None, Some(calibration)) => Ok(StaticScales::Calibrated(calibration.value.clone())),
-            (None, Some(_), None) => Ok(StaticScales::Checkpoint),
-            (_, None, None) => Ok(StaticScales::Bounds),
-        }
-    }
-}
-
-impl Formats {
-    fn apply_to(&self, projections: &[super::Proj], row: &mut LayerRecipe, origin: &mut Origin) {
-        for &proj in projections {
-            self.apply_to_one(&mut row[proj]);
-        }
-        set(&mut row.k, self.k);
-        set(&mut row.v, self.v);
-        set(origin, self.kv_scale);
-    }
-
-    fn apply_to_one(&self, projection: &mut Projection) {
-        set(&mut projection.weights.dtype, self.weights);
-        set(&mut projection.weights.scale, self.weights_scale);
-        set(&mut projection.activations, self.activations);
-    }
-}
-
-fn set<T>(to: &mut T, given: Option<Given<T>>) {
-    if let Some(given) = given {
-        *to = given.value;
+        Calibration::read(&file, room, self.config)
     }
 }

@@ -17,12 +17,15 @@ mod calibration;
 mod error;
 mod file;
 mod pattern;
+mod resolve;
 mod table;
+mod write;
 
 pub use calibration::{Calibration, StaticScales};
 pub use error::{RecipeError, did_you_mean};
 pub use pattern::PatternError;
 pub use table::{Activations, LayerRecipe, Proj, Projection, WeightFormat};
+pub use write::{CALIBRATION_FILE, to_toml};
 
 /// A resolved recipe: one row a layer, and the embedding and head.
 #[derive(Clone, Debug, PartialEq)]
@@ -101,6 +104,12 @@ impl Recipe {
         if BUILT_IN.contains(&arg) || !is_file(path) {
             return Recipe::built_in(arg, precision, config);
         }
+        // A pipe would be waited for, and a folder holds no recipe.
+        if !path.is_file() {
+            let what = if path.exists() { "is no plain file" } else { "does not exist" };
+            let reason = format!("{what}; give a recipe file, or one of {}", BUILT_IN.join(", "));
+            return Err(RecipeError::Read { file: path.to_owned(), reason });
+        }
         let text = std::fs::read_to_string(path);
         let text = text.map_err(|e| RecipeError::Read { file: path.to_owned(), reason: e.to_string() })?;
         Recipe::parse(&text, path, config)
@@ -113,7 +122,7 @@ impl Recipe {
     /// When it is not a recipe for this model.
     pub fn parse(text: &str, file: &Path, config: &ModelConfig) -> Result<Recipe, RecipeError> {
         let name = file.file_stem().unwrap_or(file.as_os_str()).to_string_lossy();
-        file::resolve(text, file, &name, config)
+        file::read(text, file, &name, config)
     }
 
     /// The resolved table as JSON: sorted keys, one entry a layer.
@@ -140,10 +149,16 @@ impl Recipe {
         self.table().to_string()
     }
 
-    /// BLAKE3 of [`Recipe::canonical_json`], hexadecimal.
+    /// BLAKE3 of [`Recipe::canonical_json`].
+    #[must_use]
+    pub fn hash_bytes(&self) -> [u8; 32] {
+        *blake3::hash(self.canonical_json().as_bytes()).as_bytes()
+    }
+
+    /// [`Recipe::hash_bytes`], hexadecimal.
     #[must_use]
     pub fn hash(&self) -> String {
-        blake3::hash(self.canonical_json().as_bytes()).to_hex().to_string()
+        blake3::Hash::from(self.hash_bytes()).to_hex().to_string()
     }
 
     /// How a layer's keys and values are scaled: `none`, `static`, `checkpoint` or `token`.

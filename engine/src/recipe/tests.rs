@@ -262,7 +262,10 @@ fn bad_recipes_say_where_and_what_to_write() {
             format!("{kv8}kv_scale='checkpoint'\n[calibration]\nids='good.jsonl'"),
             "mixed.toml:5: `calibration` means nothing there: the static scales are the checkpoint's",
         ),
-        (format!("{kv8}[calibration]\nids='none.jsonl'"), "none.jsonl: No such file"),
+        (
+            format!("{kv8}[calibration]\nids='none.jsonl'"),
+            "mixed.toml:4: `calibration.ids` names none.jsonl, which is no file",
+        ),
         (format!("{kv8}[calibration]\nids='empty.jsonl'"), "empty.jsonl: no rows to calibrate with"),
         (format!("{kv8}[calibration]\nids='id.jsonl'"), "id.jsonl:2: `ids`[1] is 11; an id is a whole number below 11"),
         (format!("{kv8}[calibration]\nids='minus.jsonl'"), "minus.jsonl:1: `ids`[0] is -1; an id is a whole number"),
@@ -337,6 +340,6 @@ fn a_recipe_is_a_name_or_a_file() {
          as fp8.toml; did you mean \"fp8\"?"
     );
     let error = open("nowhere/x.toml").unwrap_err().to_string();
-    assert!(error.starts_with("nowhere/x.toml: No such file"), "{error}");
-    assert!(open(dir.path().to_str().unwrap()).unwrap_err().to_string().contains("directory"));
+    assert!(error.starts_with("nowhere/x.toml: does not exist; give a recipe file, or one of identity,"), "{error}");
+    assert!(open(dir.path().to_str().unwrap()).unwrap_err().to_string().contains("is no plain file"));
 }

@@ -150,6 +150,8 @@ impl Scheduler {
         self.admit(kv);
         self.fill(kv, plan);
         self.planned = !plan.pieces.is_empty();
+        let idle = self.live.is_empty() && (self.waiting.is_empty() || self.draining);
+        assert!(self.planned || idle, "samples are under way, and no step computes any of them: {:?}", self.stats);
         self.planned
     }
 
@@ -233,14 +235,21 @@ impl Scheduler {
         !self.planned && (self.limits.in_flight != InFlight::Drain || drained)
     }
 
-    /// The weights were changed to `version`; versions from `oldest_retained` on can still be run.
+    /// The weights were changed to `version`; versions from `oldest_retained` on can still be run. With `recompute` keys
+    /// and values of before may not be read on, whatever the limits say of samples under way.
     ///
     /// # Panics
     /// When [`Scheduler::may_update`] is false, or versions do not rise.
-    pub fn updated(&mut self, kv: &mut KvCache, version: u64, oldest_retained: u64) {
+    pub fn updated(&mut self, kv: &mut KvCache, version: u64, oldest_retained: u64, recompute: bool) {
         assert!(self.may_update(), "samples are under way");
         assert!(version > self.version && oldest_retained <= version, "version {version} after {}", self.version);
-        self.switch(kv, version, oldest_retained);
+        self.switch(kv, version, oldest_retained, recompute);
+    }
+
+    /// The weights version that new positions are computed with.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.version
     }
 
     /// Counts so far.
@@ -253,6 +262,11 @@ impl Scheduler {
     #[must_use]
     pub fn live(&self) -> usize {
         self.live.len()
+    }
+
+    /// Samples that were made and are not over, whether they hold pages or wait for some.
+    pub fn under_way(&self) -> impl Iterator<Item = SampleId> {
+        self.live.iter().chain(&self.waiting).map(|&slot| self.sample(slot).id)
     }
 
     /// Pages set aside for samples under way, each prompt's full pages once for those that share them.

@@ -11,8 +11,8 @@ impl Scheduler {
             plan.pieces.clear();
             plan.version = self.version_wanted();
             kv.set_provenance(Provenance { version: plan.version, ..kv.provenance() });
-            let decoded = self.fill_decode(kv, plan);
-            let changed = self.fill_prefill(kv, plan, self.limits.step_tokens.saturating_sub(decoded));
+            let (decoded, gave_up) = self.fill_decode(kv, plan);
+            let changed = self.fill_prefill(kv, plan, self.limits.step_tokens.saturating_sub(decoded)) || gave_up;
             // Without a piece, what was taken over has changed which version comes first, or a rebuild gave its pages up
             // to older samples of another version.
             if !plan.pieces.is_empty() || !changed {
@@ -28,8 +28,9 @@ impl Scheduler {
         wanted.find(|&version| version != self.version).unwrap_or(self.version)
     }
 
-    fn fill_decode(&mut self, kv: &mut KvCache, plan: &mut Plan) -> usize {
-        let (mut at, mut decoded) = (0, 0);
+    /// How many tokens, and whether a sample gave its own pages up.
+    fn fill_decode(&mut self, kv: &mut KvCache, plan: &mut Plan) -> (usize, bool) {
+        let (mut at, mut decoded, mut gave_up) = (0, 0, false);
         while let Some(&slot) = self.live.get(at) {
             let sample = self.sample(slot);
             if sample.is_planned() || !sample.decodes() || sample.wants(self.version) != plan.version {
@@ -43,10 +44,11 @@ impl Scheduler {
             } else {
                 // The younger ones are gone; what is left belongs to older ones.
                 self.take_pages(kv, slot);
+                gave_up = true;
                 at = 0; // whoever followed it has left too
             }
         }
-        decoded
+        (decoded, gave_up)
     }
 
     /// True when something changed.

@@ -134,9 +134,7 @@ pub struct Finished {
 
 /// A job that would not fit an empty pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "prompt and completion of up to {tokens} tokens need {want} KV pages of {page_len}; the pool has {pages}: raise --kv-memory or lower --max-tokens"
-)]
+#[error("a sequence of up to {tokens} tokens needs {want} KV pages of {page_len}; the pool has {pages}")]
 pub struct NeverFits {
     /// Tokens of one sample's lifetime.
     pub tokens: usize,

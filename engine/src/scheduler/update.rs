@@ -33,14 +33,14 @@ impl Scheduler {
         }
     }
 
-    pub(super) fn switch(&mut self, kv: &mut KvCache, version: u64, oldest_retained: u64) {
+    pub(super) fn switch(&mut self, kv: &mut KvCache, version: u64, oldest_retained: u64, recompute: bool) {
         self.retained.push(self.version);
         self.retained.retain(|&version| version >= oldest_retained);
         self.version = version;
         self.oldest_retained = oldest_retained;
         self.draining = false;
         kv.set_provenance(Provenance { version, ..kv.provenance() });
-        match self.limits.in_flight {
+        match if recompute { InFlight::Recompute } else { self.limits.in_flight } {
             InFlight::Recompute => {
                 while let Some(&slot) = self.live.last() {
                     self.dismiss(kv, slot, false);
@@ -64,7 +64,7 @@ impl Scheduler {
             }
             InFlight::Drain => {}
         }
-        if self.limits.prefix_across_versions {
+        if self.limits.prefix_across_versions && !recompute {
             kv.forget_before(oldest_retained);
         } else {
             kv.forget_all_but(version);

@@ -23,6 +23,8 @@ pub struct Spec {
     pub jobs: usize,
     /// Chances in 1000 a step, and how many of each at most.
     pub updates: u64,
+    /// Of an update to change scales, so that nothing computed before may be read on.
+    pub rescales: u64,
     pub preemptions: u64,
     pub aborts: u64,
     pub most_events: u32,
@@ -39,6 +41,7 @@ impl Spec {
             stop: true,
             jobs: 0,
             updates: 0,
+            rescales: 0,
             preemptions: 0,
             aborts: 0,
             most_events: 8,
@@ -64,6 +67,7 @@ impl Spec {
             stop: true,
             jobs: rng.up_to(1, 9),
             updates: rng.pick(&[0, 30, 120]),
+            rescales: rng.pick(&[0, 0, 500]),
             preemptions: rng.pick(&[0, 0, 60, 200]),
             aborts: rng.pick(&[0, 0, 20]),
             most_events: 8,
@@ -116,11 +120,14 @@ pub struct Simulation {
     oldest: u64,
     served: BTreeMap<JobId, Served>,
     seen: BTreeMap<SampleId, Vec<u32>>, // samples under way: the tokens drawn for them
+    drawn_from: BTreeMap<SampleId, Vec<Vec<Segment>>>, // and the histories of what each was drawn from
     finished: Vec<Finished>,
     events: [u32; 3],
     explicit: u64, // preemptions that were asked for
     ended: bool,   // some sample was ended by hand
     update_wanted: bool,
+    /// Some update recomputed what [`InFlight::Keep`] would have kept: last histories no longer say how tokens were drawn.
+    rescaled: bool,
 }
 
 impl Simulation {
@@ -137,11 +144,13 @@ impl Simulation {
             oldest: 0,
             served: BTreeMap::new(),
             seen: BTreeMap::new(),
+            drawn_from: BTreeMap::new(),
             finished: Vec::new(),
             events: [0; 3],
             explicit: 0,
             ended: false,
             update_wanted: false,
+            rescaled: false,
             spec,
         }
     }
@@ -246,7 +255,9 @@ impl Simulation {
     pub fn update(&mut self) {
         self.version += 1;
         self.oldest = self.oldest.max(self.version.saturating_sub(self.spec.retained));
-        self.scheduler.updated(&mut self.cache, self.version, self.oldest);
+        let recompute = self.rng.chance(self.spec.rescales);
+        self.rescaled |= recompute;
+        self.scheduler.updated(&mut self.cache, self.version, self.oldest, recompute);
         self.update_wanted = false;
     }
 
@@ -301,6 +312,9 @@ impl Simulation {
         let drawn = self.seen.entry(sample).or_default();
         drawn.truncate(position - prompt_len); // shorter than before after a restart
         drawn.push(token);
+        let histories = self.drawn_from.entry(sample).or_default();
+        histories.truncate(position - prompt_len);
+        histories.push(self.scheduler.history(sample).1.to_vec());
         let last = self.spec.stop && token == 0;
         let finished = self.scheduler.push(&mut self.cache, sample, token, last);
         assert_eq!(finished.is_some(), last || drawn.len() == served.job.max_tokens);
@@ -318,11 +332,13 @@ impl Simulation {
         let served = &self.served[&sample.job()];
         let Finished { tokens, prompt_len, versions, kv } = finished;
         let key = (self.spec.seed, served.number, sample.index());
+        let lasting = self.spec.limits.in_flight == InFlight::Keep && !self.rescaled;
         for position in *prompt_len..tokens.len() {
             let version = at(versions, position - prompt_len);
-            // With Recompute what a token was drawn from has been replaced since: it was of the token's version alone.
-            let alone = [(0, version)];
-            let history = if self.spec.limits.in_flight == InFlight::Recompute { &alone[..] } else { &kv[..] };
+            // Keys and values that were kept are those that the last history tells of; others have been replaced since.
+            let history = &self.drawn_from[&sample][position - prompt_len];
+            let known = |segments: &[Segment]| (0..position).map(|p| at(segments, p)).collect::<Vec<_>>();
+            assert!(!lasting || known(history) == known(kv), "{sample:?}: {finished:?}");
             assert_eq!(at(history, position - 1), version, "{sample:?}: {finished:?}");
             let want = toy::draw(toy::naive(&tokens[..position], history), key, position);
             assert_eq!(tokens[position], want, "token {position} of {sample:?}: {finished:?}");
@@ -369,7 +385,8 @@ impl Simulation {
         for served in self.served.values().filter(|served| !served.aborted) {
             assert_eq!(served.over, served.job.samples.max(1), "a sample is missing");
             let last = served.rows.len() - 1;
-            let again = self.spec.limits.in_flight == InFlight::Recompute || stats.restarted > 0 || self.ended;
+            let recomputes = self.spec.limits.in_flight == InFlight::Recompute || self.rescaled;
+            let again = recomputes || stats.restarted > 0 || self.ended;
             for (position, &times) in served.rows.iter().enumerate().skip(served.job.first_wanted) {
                 // The last row serves again for samples that come later.
                 let once = times == 1 || (times > 1 && (again || position == last)) || self.ended;

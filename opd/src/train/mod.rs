@@ -271,7 +271,7 @@ impl Trainer {
                 params,
                 max_tokens: self.max_tokens(),
                 stop_ids: self.stop_ids.clone(),
-                top_logprobs: 0,
+                ..Request::default()
             })
             .collect();
         let limits = self.limits();
@@ -349,9 +349,9 @@ impl Trainer {
     /// Brings every copy of the student to the master's version.
     fn swap_weights(&mut self) -> Result<(), TrainError> {
         let (cpu, version) = (&self.cpu, self.master.updates);
-        self.policy.model_mut().update(cpu, version, &mut self.master.version(cpu))?;
+        self.policy.update(version, &mut self.master.version(cpu))?;
         if let Some(engine) = &mut self.rollout {
-            engine.model_mut().update(cpu, version, &mut self.master.version(cpu))?;
+            engine.update(version, &mut self.master.version(cpu))?;
         }
         Ok(())
     }

@@ -71,6 +71,19 @@ pub enum SaveError {
         /// Its hash now.
         now: String,
     },
+    /// The run began with another recipe.
+    #[error(
+        "{path}: the run's rollouts are by a recipe with hash {before}, and `rollout.recipe` now has {now}; put the recipe \
+         file, or its calibration ids, back as they were", path = path.display()
+    )]
+    OtherRecipe {
+        /// The checkpoint.
+        path: PathBuf,
+        /// Its hash then.
+        before: String,
+        /// Its hash now.
+        now: String,
+    },
     /// The state is of another model.
     #[error("{path}: {what}; this run's student has other tensors: resume with the student it began with", path = path.display())]
     Other {
@@ -88,6 +101,9 @@ struct Seal {
     update: u64,
     student: String,
     teacher: String,
+    /// Hash of the rollout recipe; checkpoints from before there were recipe files lack it.
+    #[serde(default)]
+    recipe: Option<String>,
     state_blake3: String,
 }
 
@@ -117,8 +133,9 @@ impl Trainer {
             let bytes = encode(&self.master);
             write_synced(&folder.join(STATE), &bytes)?;
             let state_blake3 = blake3::hash(&bytes).to_hex().to_string();
-            let Origin { student, teacher, .. } = self.origin();
-            let seal = Seal { format: 1, update: self.master.updates, student, teacher, state_blake3 };
+            let Origin { student, teacher, recipe_hash, .. } = self.origin();
+            let (update, recipe) = (self.master.updates, Some(recipe_hash));
+            let seal = Seal { format: 1, update, student, teacher, recipe, state_blake3 };
             write_synced(&folder.join(SEAL), &serde_json::to_vec_pretty(&seal).expect("plain data"))
         };
         checkpoint::write_with(&dir, config, &options, fetch, state)?;
@@ -154,6 +171,9 @@ pub(super) fn restore(out: &Path, origin: &Origin, master: &mut Master) -> Resul
         if before != now {
             return Err(SaveError::OtherWeights { path: dir, role, before: before.clone(), now: now.clone() });
         }
+    }
+    if let Some(before) = seal.recipe.filter(|before| *before != origin.recipe_hash) {
+        return Err(SaveError::OtherRecipe { path: dir, before, now: origin.recipe_hash.clone() });
     }
     let path = dir.join(STATE);
     let file = MappedFile::open(&path).map_err(|source| SaveError::Io { path: path.clone(), source })?;

@@ -10,7 +10,7 @@ use super::{CHUNK, Shape, widen};
 use crate::kv_tile::{KvPages, Span};
 use crate::math::{exp, ln};
 use crate::parallel::Parts;
-use crate::{Cpu, DType, Isa, scratch};
+use crate::{Cpu, DType, Isa, Scratch, scratch};
 
 /// Query rows (position and head) of a task: enough to pay for widening a chunk.
 const BLOCK: usize = 16 * ROWS;
@@ -18,6 +18,30 @@ const BLOCK: usize = 16 * ROWS;
 const IN_PLACE: usize = 2 * ROWS;
 /// Multiply-adds below which threads cost more than they bring.
 const SHARE_FROM: usize = 1 << 17;
+
+/// What a thread keeps for blocks of up to `rows` query rows, and the caller for `spans` spans.
+pub(super) fn scratch(dims: usize, rows: usize, spans: usize) -> Scratch {
+    Scratch::default().every(0, sizes(dims, rows.min(BLOCK)).iter().sum()).caller(1, spans)
+}
+
+/// Floats of the buffers that a block of `rows` rows works in: queries, totals, largest, sums, weights, chunk, a chunk of keys
+/// and of values, and the scales of either.
+fn sizes(dims: usize, rows: usize) -> [usize; 10] {
+    let pitch = dims.next_multiple_of(GROUP);
+    let list = rows.next_multiple_of(GROUP);
+    [
+        (rows * dims).next_multiple_of(GROUP),
+        rows * pitch,
+        list,
+        list,
+        ROWS * CHUNK,
+        ROWS * pitch,
+        CHUNK * dims,
+        CHUNK * pitch,
+        CHUNK,
+        CHUNK,
+    ]
+}
 
 pub(super) fn forward(
     cpu: &Cpu,
@@ -95,21 +119,7 @@ struct TokenScales<'a> {
 
 impl Block<'_> {
     fn run(&self, out: &Parts<'_, f32>, lse: Option<&Parts<'_, f32>>) {
-        let dims = self.pages.shape.head_dim;
-        let pitch = dims.next_multiple_of(GROUP);
-        let list = self.rows.next_multiple_of(GROUP);
-        let sizes = [
-            (self.rows * dims).next_multiple_of(GROUP),
-            self.rows * pitch,
-            list,
-            list,
-            ROWS * CHUNK,
-            ROWS * pitch,
-            CHUNK * dims,
-            CHUNK * pitch,
-            CHUNK,
-            CHUNK,
-        ];
+        let sizes = sizes(self.pages.shape.head_dim, self.rows);
         scratch::with::<0, _>(sizes.iter().sum(), |buffer| {
             let [queries, totals, largest, sums, weights, chunk, wide_k, wide_v, k_scales, v_scales] =
                 split(buffer, sizes);

@@ -31,8 +31,8 @@
 //! which under scales by token reach the format's largest value in every row: the sum of |q| times that (448, or 57344 in
 //! e5m2) must stay below 2^128.
 
-use crate::Cpu;
 use crate::kv_tile::{KvPages, KvShape, Span, check};
+use crate::{Cpu, Scratch};
 
 mod backward;
 pub mod cases;
@@ -54,6 +54,12 @@ pub struct Shape {
     pub heads: usize,
     /// What scores are multiplied by, most often `1 / sqrt(head_dim)`.
     pub softmax_scale: f32,
+}
+
+/// What [`forward`] keeps per thread for up to `spans` spans of `tokens` tokens in all.
+#[must_use]
+pub fn scratch(heads: usize, kv_heads: usize, head_dim: usize, tokens: usize, spans: usize) -> Scratch {
+    forward::scratch(head_dim, tokens.saturating_mul(heads / kv_heads), spans)
 }
 
 /// Attention of every span's rows; rows in no span are left alone.

@@ -29,7 +29,9 @@ const TASK_PANELS: usize = 4;
 /// Bytes of a task's left side that may be read whole for each panel, so that the panel is one stream.
 const LEFT_BYTES: usize = 384 << 10;
 /// Scratch of widened blocks, one per thread.
-const SCRATCH: usize = 7;
+pub(super) const SCRATCH: usize = 7;
+/// Its floats.
+pub(super) const SCRATCH_LEN: usize = BLOCK * PANEL;
 
 /// The right side of a product, `[depth, columns]`.
 #[derive(Clone, Copy)]
@@ -220,7 +222,7 @@ fn block_task(
     };
     let chain = product.scales.chain().min(BLOCK);
     let (mut sums, mut chains) = ([[0.0; PANEL]; TILE], [[0.0; PANEL]; TILE]);
-    scratch::with::<SCRATCH, _>(BLOCK * PANEL, |scratch| {
+    scratch::with::<SCRATCH, _>(SCRATCH_LEN, |scratch| {
         let scratch = scratch.as_chunks_mut::<PANEL>().0;
         let steps = panels.len() * blocks;
         for step in 0..steps {

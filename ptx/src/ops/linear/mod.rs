@@ -43,7 +43,7 @@ use self::cpu::{Left, Product, Right};
 use self::scales::Scales;
 use self::tiles::{Source, Tiling};
 use crate::parallel::Parts;
-use crate::{Cpu, DType, isa::by_isa, scratch};
+use crate::{Cpu, DType, Isa, Scratch, isa::by_isa, scratch};
 
 /// Outputs per panel.
 pub const PANEL: usize = 32;
@@ -64,6 +64,16 @@ pub struct Job<'a> {
     pub bias: Option<&'a [f32]>,
     /// Output `[m, n]`.
     pub y: &'a mut [f32],
+}
+
+/// What [`forward`] keeps per thread for `m` rows of `k` inputs; `e4m3` when weights are that.
+#[must_use]
+pub fn scratch(isa: Isa, m: usize, k: usize, e4m3: bool) -> Scratch {
+    let scaled = if e4m3 { m.min(kernel::direct_rows(isa)) } else { 0 };
+    Scratch::default()
+        .caller(PLAIN, m.saturating_mul(k))
+        .caller(SCALED, scaled * k)
+        .every(cpu::SCRATCH, cpu::SCRATCH_LEN)
 }
 
 /// Rows of e4m3 codes with a scale each: value = code x scale.

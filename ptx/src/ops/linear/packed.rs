@@ -88,6 +88,12 @@ impl Packed {
         self.store.bytes().len() + self.scales.len() * size_of::<f32>()
     }
 
+    /// Those of [`Packed::bytes`] that come from the system and not from the allocator.
+    #[must_use]
+    pub fn mapped_bytes(&self) -> usize {
+        self.store.mapped_bytes()
+    }
+
     /// What one scale covers; none but for e4m3.
     #[must_use]
     pub fn granularity(&self) -> Option<WeightScale> {

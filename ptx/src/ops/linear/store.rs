@@ -94,6 +94,13 @@ impl Store {
         }
     }
 
+    pub(super) fn mapped_bytes(&self) -> usize {
+        match self {
+            Store::Heap(_) => 0,
+            Store::Shared { len, .. } => *len,
+        }
+    }
+
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         match self {
             Store::Heap(lines) => bytemuck::cast_slice_mut(lines),

@@ -5,7 +5,12 @@ use crate::isa::by_isa;
 use crate::math::{exp, ln, tree16};
 use crate::ops::log_softmax::cpu::{EXP_IS_ZERO, LANES, TILE, padded, row_mass, tile_masses};
 use crate::ops::log_softmax::{Normalizers, order};
-use crate::{Isa, scratch};
+use crate::{Isa, Scratch, scratch};
+
+/// Two numbers a tile, and a key of two floats an id; rows are shared among threads.
+pub(super) fn scratch(valid: usize) -> Scratch {
+    Scratch::default().every(0, 2 * valid.div_ceil(TILE)).every(1, 2 * valid)
+}
 
 /// The likeliest id, the lowest of equals; its logprobs are those of temperature 1.
 pub(super) fn greedy(isa: Isa, row: &[f32]) -> Option<Sampled> {

@@ -20,14 +20,17 @@
 //! temperatures (for the raw logprob). Truncation adds selection: a heap for top-k; for top-p and min-p passes
 //! that reach ever further below the maximum until enough mass is in, and a sort of what was found.
 
-use crate::Isa;
 use crate::ops::log_softmax::{LogitError, Normalizers, diagnose};
+use crate::{Isa, Scratch};
 
 pub mod cases;
 mod cpu;
 pub mod naive;
+mod rows;
 #[cfg(test)]
 mod tests;
+
+pub use rows::{Drawn, RowDraw, draw_rows};
 
 /// How logits become the distribution that is drawn from.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -148,6 +151,12 @@ pub enum SampleError {
         /// How many ids there are.
         valid: usize,
     },
+}
+
+/// What [`draw`] keeps on its thread for rows of `valid` ids, in the costliest case: top-p or min-p over all of them.
+#[must_use]
+pub fn scratch(valid: usize) -> Scratch {
+    cpu::scratch(valid)
 }
 
 /// Draws one token from `row` `[valid]` with `uniform` in [0, 1).
