@@ -30,7 +30,7 @@ fn sequences(engine: &mut Engine, count: usize, context: usize) -> Vec<Sequence>
             let id = |t: usize| u32::try_from((t * 7 + i) % engine.valid()).expect("ids are u32");
             let ids: Vec<u32> = (0..context).map(id).collect();
             engine.kv_mut().append(&mut sequence, context).expect("the pool holds the batch");
-            engine.step([Feed { sequence: &sequence, ids: &ids }]);
+            engine.step([Feed { sequence: &sequence, ids: &ids }]).expect("no device");
             sequence
         })
         .collect()
@@ -41,13 +41,14 @@ fn decode(engine: &mut Engine, sequences: &mut [Sequence], ids: &mut [[u32; 1]])
     for sequence in sequences.iter_mut() {
         engine.kv_mut().append(sequence, 1).expect("the pool holds the batch");
     }
-    engine.step(sequences.iter().zip(&*ids).map(|(sequence, ids)| Feed { sequence, ids }));
+    engine.step(sequences.iter().zip(&*ids).map(|(sequence, ids)| Feed { sequence, ids })).expect("no device");
     for first in (0..sequences.len()).step_by(LOGIT_ROWS) {
         let rows = first..sequences.len().min(first + LOGIT_ROWS);
         let vocab = engine.model().config.vocab;
-        engine.logits(rows.clone());
-        for (row, ids) in engine.last_logits().chunks_exact(vocab).zip(&mut ids[rows]) {
-            let drawn = sample::draw(engine.cpu().isa(), &Params::default(), row, 0.5);
+        let isa = engine.cpu().isa();
+        let logits = engine.logits(rows.clone()).expect("no device");
+        for (row, ids) in logits.chunks_exact(vocab).zip(&mut ids[rows]) {
+            let drawn = sample::draw(isa, &Params::default(), row, 0.5);
             ids[0] = drawn.expect("logits are numbers").token;
         }
     }
@@ -84,7 +85,7 @@ fn main() {
         meter.run(&mut c, &format!("prefill-{recipe}"), &prompt.to_string(), work, || {
             let mut sequence = engine.kv().sequence(prompt);
             engine.kv_mut().append(&mut sequence, prompt).expect("the pool holds the prompt");
-            engine.step([Feed { sequence: &sequence, ids: &ids }]);
+            engine.step([Feed { sequence: &sequence, ids: &ids }]).expect("no device");
             engine.kv_mut().end(sequence);
         });
     }

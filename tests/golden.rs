@@ -107,9 +107,14 @@ fn check(arch: &str) {
         engine.kv_mut().append(sequence, row.ids.len()).expect("fits");
     }
     let feeds = sequences.iter().zip(&rows).map(|(sequence, row)| engine::engine::Feed { sequence, ids: &row.ids });
-    engine.step(feeds);
+    engine.step(feeds).expect("no device");
     let tokens: usize = rows.iter().map(|r| r.ids.len()).sum();
-    let worst = engine.logits(0..tokens).iter().zip(&want).fold(0.0_f32, |max, (g, w)| max.max((g - w).abs()));
+    let worst = engine
+        .logits(0..tokens)
+        .expect("no device")
+        .iter()
+        .zip(&want)
+        .fold(0.0_f32, |max, (g, w)| max.max((g - w).abs()));
     // f32 against f32 with other orders of summation; both are within 3e-6 of the f64 result.
     assert!(worst < 2e-5, "{arch}: logits differ by {worst}");
     sequences.into_iter().for_each(|sequence| engine.kv_mut().end(sequence));
@@ -136,12 +141,12 @@ fn check(arch: &str) {
     let mut learner = Learner::new(model, tokens, rows.len());
     let teacher = predicting(&reference.f32("teacher_logits"), &rows, vocab);
     let (head, hidden) = given_logits(&cpu, &teacher, vocab);
-    let views = Views { teacher: Some(View { head: &head, hidden: &hidden }), behaviour: None };
     let count = tokens - rows.len();
     let weight = 1.0 / count as f32;
     for (kind, name) in [(Kind::ForwardKl, "forward_kl"), (Kind::ReverseKl, "reverse_kl")] {
         learner.gradients.clear();
         let objective = Objective::Distill { kind, inv_temp: 1.0 };
+        let views = Views { teacher: Some(View { head: &head, hidden: &hidden }.into()), behaviour: None };
         let sums =
             learner.micro_batch(&cpu, model, objective, &rows, views, vocab, weight, true).expect("the loss is finite");
         let (got, want) = (sums.loss / sums.tokens as f64, f64::from(reference.f32(name)[0]));

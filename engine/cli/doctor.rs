@@ -8,6 +8,7 @@ use engine::engine::{PAGE_LEN, kv_shapes};
 use engine::recipe::{BUILT_IN, Precision, Recipe};
 use kv::Layout;
 use ptx::Isa;
+use ptx::cuda::Gpu;
 use serde_json::{Value, json};
 
 use super::open::Folder;
@@ -22,13 +23,15 @@ pub struct DoctorArgs {
 }
 
 pub fn run(args: &DoctorArgs, global: &Global) -> Result<ExitCode, Failure> {
-    let cpu = global.cpu()?;
+    let device = global.device()?;
+    let cpu = device.cpu();
+    let cuda = cuda();
     let isas: Vec<&str> = Isa::available().into_iter().map(Isa::name).collect();
     let mut machine = Table::new(["machine", ""]);
-    machine.row(["device".into(), cpu.to_string()]);
+    machine.row(["device".into(), device.to_string()]);
     machine.row(["instruction sets".into(), isas.join(", ")]);
     machine.row(["memory".into(), memory_bytes().map_or("unknown".into(), |b| format!("{:.1} GiB", gib(b)))]);
-    machine.row(["cuda".into(), "not in this build".into()]);
+    machine.row(["cuda".into(), cuda.clone()]);
     machine.row(["recipes".into(), BUILT_IN.join(", ")]);
     let model = args.model.as_ref().map(|dir| examine(dir)).transpose()?;
     if !global.json {
@@ -38,10 +41,21 @@ pub fn run(args: &DoctorArgs, global: &Global) -> Result<ExitCode, Failure> {
         }
     }
     global.print_json(&json!({
-        "device": cpu.to_string(), "isa": isas, "threads": cpu.threads(), "memory_bytes": memory_bytes(),
+        "device": device.to_string(), "cuda": cuda, "isa": isas, "threads": cpu.threads(), "memory_bytes": memory_bytes(),
         "recipes": BUILT_IN, "model": model.map(|(_, value)| value),
     }))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What CUDA device there is, or why there is none, in one line.
+fn cuda() -> String {
+    let described = Gpu::open(0).and_then(|gpu| {
+        let (major, minor) = gpu.capability();
+        let simulated = if gpu.is_simulated() { ", simulated by ptx/simt" } else { "" };
+        let total = gib(gpu.memory_info()?.total);
+        Ok(format!("cuda:0 {}, compute capability {major}.{minor}, {total:.1} GiB{simulated}", gpu.name()))
+    });
+    described.unwrap_or_else(|why| format!("none: {why}"))
 }
 
 /// Opens a folder and reads every weight once.

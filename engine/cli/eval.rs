@@ -40,7 +40,7 @@ pub struct EvalArgs {
 }
 
 pub fn run(args: &EvalArgs, global: &Global) -> Result<ExitCode, Failure> {
-    let cpu = global.cpu()?;
+    let device = global.device()?;
     let folder = Folder::open(&args.model.model)?;
     let mut stop_ids = folder.checkpoint.config().stop_ids.clone();
     let (source, longest, tokens) = match (&args.task, &args.prompts) {
@@ -64,7 +64,7 @@ pub fn run(args: &EvalArgs, global: &Global) -> Result<ExitCode, Failure> {
     let problems = source.test_len().map_or(args.problems, |n| n.min(args.problems));
     let limits = Limits::default();
     let load = Load { sequences: problems.min(limits.batch), tokens: longest.saturating_add(max_tokens), limits };
-    let (mut engine, origin) = folder.load(&cpu, &args.model, load)?;
+    let (mut engine, origin) = folder.load(&device, &args.model, load)?;
     let watch = opd::clock::Stopwatch::start();
     let settings =
         EvalSettings { problems, temperature: args.temperature, max_tokens, seed: args.seed, first_sample: 0 };
@@ -82,11 +82,13 @@ pub fn run(args: &EvalArgs, global: &Global) -> Result<ExitCode, Failure> {
         table.row(["recipe".into(), origin.recipe.clone()]);
         super::print(format_args!("{table}"))?;
     }
-    global.print_json(&json!({
+    let mut object = json!({
         "accuracy": accuracy, "ci95": [ci.low, ci.high], "n": result.judged, "truncated": result.truncated,
         "wall_s": watch.elapsed_s(), "seed": args.seed, "temperature": args.temperature,
-        "weights_version": engine.model().version(), "model": origin.model_hash, "recipe": origin.recipe,
+        "weights_version": engine.version(), "model": origin.model_hash, "recipe": origin.recipe,
         "recipe_hash": origin.recipe_hash, "device": origin.device,
-    }))?;
+    });
+    super::open::add_gpu(&mut object, origin.gpu.as_ref());
+    global.print_json(&object)?;
     Ok(ExitCode::SUCCESS)
 }

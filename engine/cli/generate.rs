@@ -101,7 +101,7 @@ fn at_most<const MOST: usize>(text: &str) -> Result<usize, String> {
 }
 
 pub fn run(args: &GenerateArgs, global: &Global) -> Result<ExitCode, Failure> {
-    let cpu = global.cpu()?;
+    let device = global.device()?;
     let folder = Folder::open(&args.model.model)?;
     let prompts = folder.read(&args.input)?;
     let params = Params { temperature: args.temperature, top_k: args.top_k, top_p: args.top_p, min_p: args.min_p };
@@ -119,7 +119,7 @@ pub fn run(args: &GenerateArgs, global: &Global) -> Result<ExitCode, Failure> {
     let sequences = prompts.len().saturating_mul(args.n as usize).min(args.batch);
     let reservation = args.reservation.into();
     let limits = Limits { batch: args.batch, step_tokens: args.step_tokens, reservation, ..Limits::default() };
-    let (mut engine, origin) = folder.load(&cpu, &args.model, Load { sequences, tokens: longest, limits })?;
+    let (mut engine, origin) = folder.load(&device, &args.model, Load { sequences, tokens: longest, limits })?;
     engine.kv_mut().set_prefix_reuse(!args.no_prefix_reuse);
     let own = if args.ignore_eos { &[][..] } else { &folder.checkpoint.config().stop_ids };
     let stop_ids = [own, &args.stop_id].concat();
@@ -146,7 +146,7 @@ pub fn run(args: &GenerateArgs, global: &Global) -> Result<ExitCode, Failure> {
         .transpose()?;
     let bar = global.bar(requests.len() as u64 * u64::from(args.n), "rollouts");
     bar.set_message("generate");
-    let (mut rows, mut failed) = (Vec::new(), Vec::new());
+    let (mut rows, mut failed, mut broken) = (Vec::new(), Vec::new(), None);
     let mut tokens = 0_usize;
     let watch = opd::clock::Stopwatch::start();
     let advise = |error: &RequestError| super::open::advice(error, &args.model, "lower --max-tokens");
@@ -162,12 +162,16 @@ pub fn run(args: &GenerateArgs, global: &Global) -> Result<ExitCode, Failure> {
             bar.inc(1);
             rows.push(rollout);
         }
+        Answer::Failed { error: RequestError::Device(error), .. } => broken = Some(error),
         Answer::Failed { request, error, .. } => failed.push((request, advise(&error))),
         Answer::Scores { .. } => unreachable!("nothing was to be scored"),
     };
     while session.step(&mut engine, &mut answer) {}
     let stats = session.stats();
     bar.finish_and_clear();
+    if let Some(error) = broken {
+        return Err(error.into());
+    }
     let wall_s = watch.elapsed_s();
     rows.sort_by_key(|r| (r.request, r.sample));
     failed.sort();
@@ -191,8 +195,9 @@ pub fn run(args: &GenerateArgs, global: &Global) -> Result<ExitCode, Failure> {
         eprintln!("error: prompt {index}: {error}");
     }
     eprintln!("{tokens} tokens in {wall_s:.2} s: {:.1} tokens/s", tokens as f64 / wall_s);
+    let (counts, kv_heads) = (engine.kv_counts()?, engine.config().kv_heads);
     if args.kv_counts && !global.json {
-        super::print(format_args!("\n{}", super::kv_counts::table(&engine)))?;
+        super::print(format_args!("\n{}", super::kv_counts::table(&counts, kv_heads)))?;
     }
     let json_rows: Vec<Value> = rows
         .iter()
@@ -215,7 +220,7 @@ pub fn run(args: &GenerateArgs, global: &Global) -> Result<ExitCode, Failure> {
     let mut object = json!({
         "rows": json_rows,
         "errors": failed.iter().map(|(i, e)| json!({"index": i, "error": e})).collect::<Vec<_>>(),
-        "tokens": tokens, "wall_s": wall_s, "seed": args.seed, "weights_version": engine.model().version(),
+        "tokens": tokens, "wall_s": wall_s, "seed": args.seed, "weights_version": engine.version(),
         "model": origin.model_hash, "recipe": origin.recipe, "recipe_hash": origin.recipe_hash, "device": origin.device,
         "scheduler": {
             "steps": stats.steps, "prefill_tokens": stats.prefill_tokens_computed,
@@ -224,8 +229,9 @@ pub fn run(args: &GenerateArgs, global: &Global) -> Result<ExitCode, Failure> {
         },
     });
     if args.kv_counts {
-        object["kv_counts"] = super::kv_counts::json(&engine);
+        object["kv_counts"] = super::kv_counts::json(&counts, kv_heads);
     }
+    super::open::add_gpu(&mut object, origin.gpu.as_ref());
     global.print_json(&object)?;
     Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -1,17 +1,15 @@
 //! What the 8-bit cache lost, as a table by layer and as JSON by layer and head.
 
-use engine::engine::Engine;
 use ptx::kv_tile::{FormatCounts, KvCounts};
 use serde_json::{Value, json};
 
 use super::table::Table;
 
 /// A row a layer with 8-bit keys or values: shares over all heads, and the head that lost most.
-pub fn table(engine: &Engine) -> Table {
-    let heads = engine.model().config.kv_heads;
+pub fn table(counts: &[KvCounts], heads: usize) -> Table {
     let mut table =
         Table::new(["layer", "K clipped", "K to zero", "worst head", "V clipped", "V to zero", "worst head"]);
-    for (layer, counts) in engine.kv_counts().chunks_exact(heads).enumerate() {
+    for (layer, counts) in counts.chunks_exact(heads).enumerate() {
         let [k, v] = [columns(counts, |c| c.k), columns(counts, |c| c.v)];
         if k.is_none() && v.is_none() {
             continue;
@@ -32,9 +30,8 @@ fn columns(heads: &[KvCounts], of: impl Fn(&KvCounts) -> FormatCounts) -> Option
 }
 
 /// `[layer][head]` of `{"k": {"elements", "saturated", "underflowed"}, "v": ..}`.
-pub fn json(engine: &Engine) -> Value {
+pub fn json(counts: &[KvCounts], heads: usize) -> Value {
     let one = |c: FormatCounts| json!({"elements": c.elements, "saturated": c.saturated, "underflowed": c.underflowed});
-    let heads = engine.model().config.kv_heads;
     let layer = |heads: &[KvCounts]| heads.iter().map(|c| json!({"k": one(c.k), "v": one(c.v)})).collect::<Vec<_>>();
-    json!(engine.kv_counts().chunks_exact(heads).map(layer).collect::<Vec<_>>())
+    json!(counts.chunks_exact(heads).map(layer).collect::<Vec<_>>())
 }

@@ -10,6 +10,7 @@ mod open;
 mod pretrain;
 mod recipe;
 mod score;
+mod selftest;
 mod table;
 mod train;
 
@@ -17,6 +18,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{Args, Parser, Subcommand};
+use engine::engine::Device;
 use ptx::{Cpu, Isa};
 
 /// More threads than any machine has cores: a slip of the finger that the system would refuse late.
@@ -37,7 +39,7 @@ struct Cli {
 
 #[derive(Debug, Args)]
 struct Global {
-    /// Device to run on.
+    /// Device to run on: cpu, cuda, cuda:N, or auto, which is CUDA where that is possible and says why where not.
     #[arg(long, global = true, default_value = "cpu")]
     device: String,
     /// Threads; 0 takes what the machine offers.
@@ -72,6 +74,8 @@ enum Command {
     Capacity(capacity::CapacityArgs),
     /// Recipes: which format every part of a model has.
     Recipe(recipe::RecipeArgs),
+    /// Whether a device computes what it must: every kernel, small models, and what speed it reaches.
+    Selftest(selftest::SelftestArgs),
     /// What this machine can run, and whether a model folder is sound.
     Doctor(doctor::DoctorArgs),
 }
@@ -106,15 +110,59 @@ fn dispatch(command: &Command, global: &Global) -> Result<ExitCode, Failure> {
         Command::Eval(args) => eval::run(args, global),
         Command::Capacity(args) => capacity::run(args, global),
         Command::Recipe(args) => recipe::run(args, global),
+        Command::Selftest(args) => selftest::run(args, global),
         Command::Doctor(args) => doctor::run(args, global),
     }
 }
 
+/// What `--device` names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Named {
+    Cpu,
+    Cuda(usize),
+    Auto,
+}
+
 impl Global {
-    fn cpu(&self) -> Result<Arc<Cpu>, Failure> {
-        if self.device != "cpu" {
-            return Err(ptx::DeviceError::Unknown { name: self.device.clone() }.into());
+    fn named(&self) -> Result<Named, Failure> {
+        let name = &self.device[..];
+        let number = || name.strip_prefix("cuda:")?.parse().ok();
+        match name {
+            "cpu" => Ok(Named::Cpu),
+            "auto" => Ok(Named::Auto),
+            "cuda" => Ok(Named::Cuda(0)),
+            _ => {
+                number().map(Named::Cuda).ok_or_else(|| ptx::DeviceError::Unknown { name: self.device.clone() }.into())
+            }
         }
+    }
+
+    /// The CPU, for a command that runs nowhere else.
+    fn cpu(&self) -> Result<Arc<Cpu>, Failure> {
+        match self.named()? {
+            Named::Cuda(_) => {
+                Err(format!("--device {}: this command runs on the CPU alone; leave --device out", self.device).into())
+            }
+            Named::Cpu | Named::Auto => self.host(),
+        }
+    }
+
+    /// The device that was asked for; never another one in its place.
+    fn device(&self) -> Result<Device, Failure> {
+        let cpu = self.host()?;
+        match self.named()? {
+            Named::Cpu => Ok(cpu.into()),
+            Named::Cuda(ordinal) => Ok(Device::open_cuda(ordinal, cpu)?),
+            Named::Auto => Ok(Device::open_cuda(0, Arc::clone(&cpu))
+                .inspect(|device| eprintln!("--device auto: {device}"))
+                .unwrap_or_else(|why| {
+                    eprintln!("--device auto: cpu, since there is {why}");
+                    cpu.into()
+                })),
+        }
+    }
+
+    fn host(&self) -> Result<Arc<Cpu>, Failure> {
         if self.threads > THREADS_MAX {
             return Err(
                 format!("--threads is {}; at most {THREADS_MAX} are taken, and 0 is one a core", self.threads).into()

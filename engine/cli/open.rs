@@ -2,21 +2,19 @@
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use clap::Args;
 use engine::chat::ChatTemplate;
 use engine::checkpoint::Checkpoint;
 use engine::config::ModelConfig;
-use engine::engine::{Engine, PAGE_LEN, kv_shapes};
-use engine::model::Model;
+use engine::engine::{Device, Engine, PAGE_LEN, kv_shapes};
 use engine::plan::{Memory, Plan, Settings};
 use engine::recipe::{Precision, Recipe};
 use engine::rollout::{Limits, RequestError};
 use engine::tokenizer::Tokenizer;
 use kv::Layout;
 use opd::prompts::{self, Prompt, Source};
-use ptx::{Cpu, DType};
+use ptx::DType;
 
 use super::Failure;
 
@@ -79,6 +77,23 @@ pub struct Origin {
     pub recipe: String,
     pub recipe_hash: String,
     pub device: String,
+    /// `{name, capability, simulated}` of a CUDA device.
+    pub gpu: Option<serde_json::Value>,
+}
+
+/// What results say of a CUDA device beside its name in `device`.
+pub fn gpu_json(device: &Device) -> Option<serde_json::Value> {
+    let gpu = device.gpu()?;
+    let (major, minor) = gpu.capability();
+    let capability = format!("{major}.{minor}");
+    Some(serde_json::json!({"name": gpu.name(), "capability": capability, "simulated": gpu.is_simulated()}))
+}
+
+/// Adds to a result object what it was computed on, if that was a CUDA device.
+pub fn add_gpu(object: &mut serde_json::Value, gpu: Option<&serde_json::Value>) {
+    if let Some(gpu) = gpu {
+        object["gpu"] = gpu.clone();
+    }
 }
 
 impl Folder {
@@ -98,18 +113,20 @@ impl Folder {
     }
 
     /// Loads the weights, with a KV pool for what is to be done unless its size was given.
-    pub fn load(&self, cpu: &Arc<Cpu>, args: &ModelArgs, load: Load) -> Result<(Engine, Origin), Failure> {
+    pub fn load(&self, device: &Device, args: &ModelArgs, load: Load) -> Result<(Engine, Origin), Failure> {
         let config = self.checkpoint.config();
         let recipe = Recipe::open(&args.recipe, self.precision(), config)?;
         let origin = Origin {
             model_hash: self.checkpoint.model_hash(),
             recipe: recipe.name.clone(),
             recipe_hash: recipe.hash(),
-            device: cpu.to_string(),
+            device: device.to_string(),
+            gpu: gpu_json(device),
         };
-        let pages = pages(cpu, config, &recipe, args, load)?;
-        let model = Model::load(cpu, &self.checkpoint, recipe)?;
-        Ok((Engine::new(Arc::clone(cpu), model, PAGE_LEN, pages, self.valid()), origin))
+        let pages = pages(device, config, &recipe, args, load, self.valid())?;
+        let (config, source) = (config.clone(), &mut &self.checkpoint);
+        let engine = Engine::open(device, config, recipe, 0, source, PAGE_LEN, pages, self.valid())?;
+        Ok((engine, origin))
     }
 
     /// How many ids are real: rows of the embedding beyond the tokenizer are padding.
@@ -151,11 +168,21 @@ impl Folder {
 }
 
 /// Pages of the pool.
-fn pages(cpu: &Cpu, config: &ModelConfig, recipe: &Recipe, args: &ModelArgs, load: Load) -> Result<usize, Failure> {
+fn pages(
+    device: &Device,
+    config: &ModelConfig,
+    recipe: &Recipe,
+    args: &ModelArgs,
+    load: Load,
+    valid: usize,
+) -> Result<usize, Failure> {
+    let (most, whose) = match device.gpu() {
+        Some(gpu) => (gpu.memory_info()?.total, "the device"),
+        None => (super::doctor::memory_bytes().unwrap_or(u64::MAX), "this machine"),
+    };
     for (name, bytes) in [("--kv-memory", args.kv_memory), ("--memory", args.memory)] {
-        let most = super::doctor::memory_bytes().unwrap_or(u64::MAX);
         if let Some(bytes) = bytes.filter(|&bytes| bytes as u64 > most) {
-            return Err(format!("{name} is {bytes} bytes; this machine has {most} bytes of memory").into());
+            return Err(format!("{name} is {bytes} bytes; {whose} has {most} bytes of memory").into());
         }
     }
     let tokens = load.tokens.min(config.max_positions);
@@ -163,8 +190,18 @@ fn pages(cpu: &Cpu, config: &ModelConfig, recipe: &Recipe, args: &ModelArgs, loa
     Ok(match (args.memory, args.kv_memory) {
         (Some(bytes), _) => {
             let Limits { batch, step_tokens, .. } = load.limits;
-            let settings = Settings { batch, step_tokens, ..Settings::new(cpu.threads(), cpu.isa(), tokens) };
-            Plan::new(config, recipe, settings, Memory::All(bytes))?.capacity.pages
+            if let Some(gpu) = device.gpu() {
+                let rows = step_tokens.max(batch);
+                let fixed = engine::cuda::fixed_bytes(gpu, config, recipe, rows, tokens, valid)?;
+                let left = bytes.checked_sub(fixed).ok_or_else(|| {
+                    format!("--memory is {bytes} bytes; weights and workspace alone take {fixed} on the device")
+                })?;
+                layout.capacity(left).pages
+            } else {
+                let cpu = device.cpu();
+                let settings = Settings { batch, step_tokens, ..Settings::new(cpu.threads(), cpu.isa(), tokens) };
+                Plan::new(config, recipe, settings, Memory::All(bytes))?.capacity.pages
+            }
         }
         (_, Some(bytes)) => layout.capacity(bytes).pages,
         _ => {

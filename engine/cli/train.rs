@@ -50,8 +50,9 @@ pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
         .into());
     }
     let watch = Stopwatch::start();
-    let cpu = global.cpu()?;
-    let mut trainer = Trainer::open(config, cpu, args.resume)?;
+    let device = global.device()?;
+    let gpu = super::open::gpu_json(&device);
+    let mut trainer = Trainer::open(config, device, args.resume)?;
     let config = trainer.config().clone();
     let (_lock, aside) = opd::train::prepare(&config.out, args.resume)?;
     if let Some(aside) = aside {
@@ -128,16 +129,19 @@ pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
             config.out.display()
         ))?;
     }
-    global.print_json(&json!({
+    let mut object = json!({
         "accuracy_before": before.accuracy, "accuracy_after": after.accuracy,
         "kl_teacher_before": before.kl_teacher, "kl_teacher_after": after.kl_teacher,
         "mismatch_nats": summary.mismatch_nats, "mismatch_nats_max": summary.mismatch_nats_max,
+        "by_source": summary.by_source,
         "updates": trainer.updates(), "tokens": summary.tokens, "wall_s": wall_s,
         "rollout_s": summary.rollout_s, "teacher_s": summary.teacher_s, "behaviour_s": summary.behaviour_s,
         "train_s": summary.train_s, "sync_s": summary.sync_s, "seed": config.seed,
         "weights_version": trainer.updates(), "student": origin.student, "teacher": origin.teacher,
         "recipe": config.rollout.recipe, "recipe_hash": origin.recipe_hash, "device": origin.device, "out": config.out,
-    }))?;
+    });
+    super::open::add_gpu(&mut object, gpu.as_ref());
+    global.print_json(&object)?;
     Ok(ExitCode::SUCCESS)
 }
 

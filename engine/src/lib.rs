@@ -16,6 +16,7 @@
 pub mod chat;
 pub mod checkpoint;
 pub mod config;
+pub mod cuda;
 pub mod detokenizer;
 pub mod engine;
 pub mod init;
@@ -26,6 +27,7 @@ pub mod prune;
 pub mod recipe;
 pub mod rollout;
 pub mod scheduler;
+pub mod selftest;
 pub mod stop;
 pub mod tokenizer;
-pub mod versions;
+pub(crate) mod versions;

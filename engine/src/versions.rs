@@ -6,15 +6,62 @@ use std::collections::VecDeque;
 use ptx::Cpu;
 use ptx::kv_tile::KvScale;
 
-use crate::checkpoint::CheckpointError;
+use crate::engine::EngineError;
 use crate::model::{Layer, Model, WeightSource};
+
+/// One version of a model's weights, wherever they are held.
+pub(crate) trait Weights: Sized {
+    /// What is needed to write them.
+    type Device;
+
+    /// The version they are.
+    ///
+    /// # Panics
+    /// When writing them failed.
+    fn version(&self) -> u64;
+
+    /// Room for another version of the same model.
+    fn room(&self, device: &Self::Device) -> Result<Self, EngineError>;
+
+    /// Makes them `version`, in place.
+    fn write(&mut self, device: &Self::Device, version: u64, source: &mut dyn WeightSource) -> Result<(), EngineError>;
+
+    /// The scales of keys and values that pages do not carry themselves, as bits.
+    fn static_scales(&self) -> Vec<u32>;
+}
+
+impl Weights for Model {
+    type Device = Cpu;
+
+    fn version(&self) -> u64 {
+        Model::version(self)
+    }
+
+    fn room(&self, _: &Cpu) -> Result<Model, EngineError> {
+        Ok(Model::empty(self.config.clone(), self.recipe.clone()))
+    }
+
+    fn write(&mut self, cpu: &Cpu, version: u64, source: &mut dyn WeightSource) -> Result<(), EngineError> {
+        Ok(self.update(cpu, version, source)?)
+    }
+
+    fn static_scales(&self) -> Vec<u32> {
+        self.layers.iter().flat_map(static_scales).collect()
+    }
+}
+
+/// The static scales of a layer, as bits; none where pages carry theirs.
+pub(crate) fn static_scales(layer: &Layer) -> Vec<u32> {
+    let all = layer.k_scales.iter().chain(&layer.v_scales);
+    if layer.formats.kv_scale == KvScale::Static { all.map(|s| s.to_bits()).collect() } else { Vec::new() }
+}
 
 /// The present version and those before it.
 #[derive(Debug)]
-pub struct Versions {
-    present: Model,
+pub(crate) struct Versions<W> {
+    present: W,
     /// The newest last.
-    before: VecDeque<Model>,
+    before: VecDeque<W>,
     keep: usize,
     /// The highest number that ever stood for weights.
     newest: u64,
@@ -33,10 +80,9 @@ pub struct Switch {
     pub same_scales: bool,
 }
 
-impl Versions {
+impl<W: Weights> Versions<W> {
     /// One version and no memory of others.
-    #[must_use]
-    pub fn new(present: Model) -> Versions {
+    pub fn new(present: W) -> Versions<W> {
         let newest = present.version();
         Versions { present, before: VecDeque::new(), keep: 0, newest, failed: false }
     }
@@ -48,19 +94,16 @@ impl Versions {
     }
 
     /// The present version.
-    #[must_use]
-    pub fn present(&self) -> &Model {
+    pub fn present(&self) -> &W {
         &self.present
     }
 
     /// Version `version`, if it is still here.
-    #[must_use]
-    pub fn get(&self, version: u64) -> Option<&Model> {
-        std::iter::once(&self.present).chain(&self.before).find(|model| model.version() == version)
+    pub fn get(&self, version: u64) -> Option<&W> {
+        std::iter::once(&self.present).chain(&self.before).find(|weights| weights.version() == version)
     }
 
     /// The oldest version that is still here.
-    #[must_use]
     pub fn oldest(&self) -> u64 {
         self.before.front().unwrap_or(&self.present).version()
     }
@@ -73,51 +116,43 @@ impl Versions {
     /// When `version` is not above every version before: a number stands for one set of weights for good.
     pub fn update(
         &mut self,
-        cpu: &Cpu,
+        device: &W::Device,
         version: u64,
         source: &mut dyn WeightSource,
-    ) -> Result<Switch, CheckpointError> {
+    ) -> Result<Switch, EngineError> {
         assert!(version > self.newest, "weights version {version} does not follow {}", self.newest);
-        let scales = static_scales(&self.present.layers);
+        let scales = self.present.static_scales();
         self.failed = true;
         if self.keep == 0 {
             self.before.clear();
-            self.present.update(cpu, version, source)?;
+            self.present.write(device, version, source)?;
         } else {
             // The oldest makes room for the newest, so that no more than `keep` + 1 copies ever exist.
             while self.before.len() > self.keep {
                 self.before.pop_front();
             }
             let spare = if self.before.len() == self.keep { self.before.pop_front() } else { None };
-            let mut next =
-                spare.unwrap_or_else(|| Model::empty(self.present.config.clone(), self.present.recipe.clone()));
-            next.update(cpu, version, source)?;
+            let mut next = match spare {
+                Some(spare) => spare,
+                None => self.present.room(device)?,
+            };
+            next.write(device, version, source)?;
             self.before.push_back(std::mem::replace(&mut self.present, next));
         }
         self.newest = version;
         self.failed = false;
-        let same_scales = scales == static_scales(&self.present.layers);
+        let same_scales = scales == self.present.static_scales();
         Ok(Switch { version, oldest: self.oldest(), same_scales })
     }
 
     /// False after an update that failed, until one succeeds.
-    #[must_use]
     pub fn usable(&self) -> bool {
         !self.failed
     }
 
     /// # Panics
     /// When the last update failed.
-    pub(crate) fn assert_usable(&self) {
+    pub fn assert_usable(&self) {
         assert!(self.usable(), "the last weights update failed: these weights may not be used");
     }
-}
-
-/// Scales that pages do not carry themselves, as bits.
-fn static_scales(layers: &[Layer]) -> Vec<u32> {
-    let of = |layer: &Layer| -> Vec<u32> {
-        let all = layer.k_scales.iter().chain(&layer.v_scales);
-        if layer.formats.kv_scale == KvScale::Static { all.map(|s| s.to_bits()).collect() } else { Vec::new() }
-    };
-    layers.iter().flat_map(of).collect()
 }

@@ -36,12 +36,29 @@ impl Sequence {
     }
 }
 
+/// A page that a step must find copied: all of `from`, in every layer, over `to`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageCopy {
+    /// Read.
+    pub from: PageId,
+    /// Written.
+    pub to: PageId,
+}
+
+/// Where the bytes of the pages are.
+#[derive(Debug)]
+enum Bytes {
+    Here(Arena),
+    /// On a device, which does the copies noted here, in this order, before it runs its next step.
+    Elsewhere(Vec<PageCopy>),
+}
+
 /// Pages, who holds them, and their bytes.
 #[derive(Debug)]
 pub struct KvCache {
     layout: Layout,
     pool: PagePool,
-    arena: Arena,
+    bytes: Bytes,
     stamps: Stamps,
     provenance: Provenance,
     index: PrefixIndex,
@@ -53,15 +70,26 @@ impl KvCache {
     /// the index holds costs its node and its tokens on top, some 150 bytes.
     pub const BYTES_PER_PAGE: usize = PagePool::BYTES_PER_PAGE + Stamps::BYTES_PER_PAGE + PrefixIndex::BYTES_PER_PAGE;
 
-    /// A cache of `pages` pages.
+    /// A cache of `pages` pages with their bytes.
     #[must_use]
     pub fn new(layout: Layout, pages: usize) -> KvCache {
-        let arena = Arena::new(&layout, pages);
+        let bytes = Bytes::Here(Arena::new(&layout, pages));
+        KvCache::with(layout, pages, bytes)
+    }
+
+    /// A cache of `pages` pages whose bytes are on a device. A page that must be copied before it is written is noted for
+    /// [`KvCache::take_copies`]; in all else it is as any other.
+    #[must_use]
+    pub fn without_bytes(layout: Layout, pages: usize) -> KvCache {
+        KvCache::with(layout, pages, Bytes::Elsewhere(Vec::new()))
+    }
+
+    fn with(layout: Layout, pages: usize, bytes: Bytes) -> KvCache {
         let index = PrefixIndex::new(layout.page_len(), pages);
         KvCache {
             layout,
             pool: PagePool::new(pages),
-            arena,
+            bytes,
             stamps: Stamps::new(pages),
             provenance: Provenance::default(),
             index,
@@ -76,15 +104,37 @@ impl KvCache {
     }
 
     /// Its bytes.
+    ///
+    /// # Panics
+    /// When they are on a device.
     #[must_use]
     pub fn arena(&self) -> &Arena {
-        &self.arena
+        match &self.bytes {
+            Bytes::Here(arena) => arena,
+            Bytes::Elsewhere(_) => panic!("the bytes of these pages are on a device"),
+        }
     }
 
     /// Its bytes, for writing.
+    ///
+    /// # Panics
+    /// When they are on a device.
     #[must_use]
     pub fn arena_mut(&mut self) -> &mut Arena {
-        &mut self.arena
+        match &mut self.bytes {
+            Bytes::Here(arena) => arena,
+            Bytes::Elsewhere(_) => panic!("the bytes of these pages are on a device"),
+        }
+    }
+
+    /// The copies that the device has yet to make, oldest first: each after those before it, and all before anything is
+    /// written to a page. None where the bytes are here.
+    pub fn take_copies(&mut self) -> impl Iterator<Item = PageCopy> {
+        let noted = match &mut self.bytes {
+            Bytes::Here(_) => None,
+            Bytes::Elsewhere(copies) => Some(copies.drain(..)),
+        };
+        noted.into_iter().flatten()
     }
 
     /// Pages in all.
@@ -174,7 +224,11 @@ impl KvCache {
             let last = sequence.pages.len() - 1;
             sequence.pages.pop();
             self.pool.take(1, &mut sequence.pages)?;
-            self.arena.copy_page(tail, sequence.pages[last]);
+            let to = sequence.pages[last];
+            match &mut self.bytes {
+                Bytes::Here(arena) => arena.copy_page(tail, to),
+                Bytes::Elsewhere(copies) => copies.push(PageCopy { from: tail, to }),
+            }
             self.stamps.copy(tail, sequence.pages[last]);
             self.release(tail);
             sequence.table[last] = sequence.pages[last].0;

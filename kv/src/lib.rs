@@ -17,7 +17,7 @@ mod prefix;
 mod provenance;
 
 pub use arena::Arena;
-pub use cache::{KvCache, Sequence};
+pub use cache::{KvCache, PageCopy, Sequence};
 pub use layout::{Capacity, Group, Layout};
 pub use pool::{PageId, PagePool, PoolExhausted};
 pub use prefix::{PrefixFound, PrefixStats};

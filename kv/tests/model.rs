@@ -4,7 +4,7 @@
 
 use std::collections::HashSet;
 
-use kv::{KvCache, Layout, PageId, Provenance, Sequence};
+use kv::{Arena, KvCache, Layout, PageId, Provenance, Sequence};
 use proptest::prelude::*;
 use ptx::DType;
 use ptx::kv_tile::{KvScale, KvShape};
@@ -47,7 +47,7 @@ const PAGE_LEN: usize = 4;
 const PAGES: usize = 24;
 
 /// One byte a token: a layer has one head of one e4m3 element, so a K tile is `page_len` bytes.
-fn cache() -> KvCache {
+fn layout() -> Layout {
     let layer = KvShape {
         kv_heads: 1,
         head_dim: 1,
@@ -56,7 +56,31 @@ fn cache() -> KvCache {
         v: DType::E4m3,
         scale: KvScale::Static,
     };
-    KvCache::new(Layout::new(vec![layer, layer]), PAGES)
+    Layout::new(vec![layer, layer])
+}
+
+fn cache() -> KvCache {
+    KvCache::new(layout(), PAGES)
+}
+
+/// Where the bytes are: in the cache, or on a device, which here is an arena that does the copies before it is written.
+enum Bytes {
+    Here,
+    Device(Arena),
+}
+
+impl Bytes {
+    fn layers<'a>(&'a mut self, cache: &'a mut KvCache) -> &'a mut Arena {
+        match self {
+            Bytes::Here => cache.arena_mut(),
+            Bytes::Device(arena) => {
+                for copy in cache.take_copies() {
+                    arena.copy_page(copy.from, copy.to);
+                }
+                arena
+            }
+        }
+    }
 }
 
 fn provenance(version: u64) -> Provenance {
@@ -81,7 +105,7 @@ struct One {
     tokens: Vec<u32>,
 }
 
-fn append(cache: &mut KvCache, one: &mut One, new: &[u32]) -> bool {
+fn append(cache: &mut KvCache, bytes: &mut Bytes, one: &mut One, new: &[u32]) -> bool {
     let (want, available) = (cache.pages_to_append(&one.sequence, new.len()), cache.available_pages());
     let (free, held, entries) = (cache.free_pages(), one.sequence.block_table().to_vec(), cache.prefix_stats().pages);
     cache.set_provenance(provenance(one.version));
@@ -92,9 +116,8 @@ fn append(cache: &mut KvCache, one: &mut One, new: &[u32]) -> bool {
             for &token in new {
                 one.tokens.push(token);
                 let slot = slot(cache, &one.sequence, one.tokens.len() - 1);
-                let bytes = written(one.version, &one.tokens);
-                for (layer, byte) in bytes.into_iter().enumerate() {
-                    cache.arena_mut().layer_mut(layer)[slot] = byte;
+                for (layer, byte) in written(one.version, &one.tokens).into_iter().enumerate() {
+                    bytes.layers(cache).layer_mut(layer)[slot] = byte;
                 }
             }
             true
@@ -112,8 +135,12 @@ fn common(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
-fn run(ops: &[Op]) {
-    let mut cache = cache();
+fn run(ops: &[Op], on_device: bool) {
+    let (mut cache, mut bytes) = if on_device {
+        (KvCache::without_bytes(layout(), PAGES), Bytes::Device(Arena::new(&layout(), PAGES)))
+    } else {
+        (cache(), Bytes::Here)
+    };
     let mut live: Vec<One> = Vec::new();
     let mut remembered: Vec<(u64, Vec<u32>)> = Vec::new();
     for op in ops {
@@ -123,7 +150,7 @@ fn run(ops: &[Op]) {
             }
             Op::Append { which, tokens } if !live.is_empty() => {
                 let at = which % live.len();
-                append(&mut cache, &mut live[at], tokens);
+                append(&mut cache, &mut bytes, &mut live[at], tokens);
             }
             Op::Fork { which, len } if !live.is_empty() => {
                 let one = &live[which % live.len()];
@@ -168,7 +195,7 @@ fn run(ops: &[Op]) {
             }
             _ => {}
         }
-        check(&cache, &live);
+        check(&mut cache, &mut bytes, &live);
     }
     for one in live {
         cache.end(one.sequence);
@@ -183,7 +210,7 @@ fn run(ops: &[Op]) {
     assert_eq!(cache.free_pages(), PAGES);
 }
 
-fn check(cache: &KvCache, live: &[One]) {
+fn check(cache: &mut KvCache, bytes: &mut Bytes, live: &[One]) {
     let mut held = HashSet::new();
     for One { sequence, version, tokens } in live {
         assert_eq!(sequence.len(), tokens.len());
@@ -191,7 +218,8 @@ fn check(cache: &KvCache, live: &[One]) {
         held.extend(sequence.block_table().iter().copied());
         for position in 0..tokens.len() {
             let slot = slot(cache, sequence, position);
-            let read = [cache.arena().layer(0)[slot], cache.arena().layer(1)[slot]];
+            let arena = bytes.layers(cache);
+            let read = [arena.layer(0)[slot], arena.layer(1)[slot]];
             assert_eq!(read, written(*version, &tokens[..=position]), "position {position}");
         }
         for &page in sequence.block_table() {
@@ -210,9 +238,37 @@ fn check(cache: &KvCache, live: &[One]) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn sequences_read_back_what_they_wrote(ops in ops()) {
-        run(&ops);
+    fn sequences_read_back_what_they_wrote(ops in ops(), on_device in any::<bool>()) {
+        run(&ops, on_device);
     }
+}
+
+/// The device copies late, all at once: what was noted must still be there in an order that is right, also where a page
+/// that was copied from has since been taken for another copy.
+#[test]
+fn copies_are_noted_in_order() {
+    let mut cache = KvCache::without_bytes(layout(), 4);
+    let mut arena = Arena::new(&layout(), 4);
+    let (mut a, mut b) = (cache.sequence(4), cache.sequence(4));
+    cache.append(&mut a, 1).expect("fits");
+    cache.append(&mut b, 1).expect("fits");
+    let first = |sequence: &Sequence| sequence.block_table()[0] as usize * 2 * PAGE_LEN;
+    arena.layer_mut(1)[first(&a)] = 11;
+    arena.layer_mut(1)[first(&b)] = 22;
+    let (mut a2, mut b2) = (cache.fork(&a, 4), cache.fork(&b, 4));
+    cache.append(&mut a2, 1).expect("fits");
+    cache.end(a); // its page is the next to be taken, and was the source of a copy that is still to be made
+    cache.append(&mut b2, 1).expect("fits");
+    assert_eq!(cache.free_pages(), 1);
+    let copies: Vec<_> = cache.take_copies().collect();
+    assert_eq!((copies.len(), copies[1].to), (2, copies[0].from), "the case that order is needed for");
+    copies.iter().for_each(|copy| arena.copy_page(copy.from, copy.to));
+    assert_eq!((arena.layer(1)[first(&a2)], arena.layer(1)[first(&b2)]), (11, 22));
+    assert_eq!(cache.take_copies().count(), 0);
+    for sequence in [a2, b, b2] {
+        cache.end(sequence);
+    }
+    assert_eq!(cache.free_pages(), 4);
 }
 
 #[test]

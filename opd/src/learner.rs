@@ -6,7 +6,7 @@ use kv::KvCache;
 use ptx::Cpu;
 use ptx::kv_tile::Span;
 
-use crate::loss::{ByRow, LossError, LossWorkspace, Objective, Rows, Sums, View, loss};
+use crate::loss::{ByRow, Logits, LossError, LossWorkspace, Objective, Rows, Sums, loss};
 use crate::sequences::{Packed, Row};
 use crate::side::{pages, select};
 
@@ -29,13 +29,13 @@ pub struct Learner {
     dhidden: Vec<f32>,
 }
 
-/// The other models' hidden rows for the same micro-batch.
-#[derive(Clone, Copy, Debug, Default)]
+/// The other models' logits of the same micro-batch.
+#[derive(Debug, Default)]
 pub struct Views<'a> {
     /// The teacher's.
-    pub teacher: Option<View<'a>>,
+    pub teacher: Option<Logits<'a>>,
     /// The rollout's.
-    pub behaviour: Option<View<'a>>,
+    pub behaviour: Option<Logits<'a>>,
 }
 
 impl Learner {

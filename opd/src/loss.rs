@@ -4,8 +4,10 @@
 //! loss and its gradient in place of the student's logits; from that the gradients of hidden rows and head. What the
 //! rollout said about its own tokens (`logprobs_rollout`) is no input here: a dense loss has no use for it.
 
+use engine::engine::{Engine, LOGIT_ROWS};
 use engine::model::{Gradients, Model};
 use ptx::Cpu;
+use ptx::cuda::CudaError;
 use ptx::ops::divergence::{self, Kind, RowStats};
 use ptx::ops::linear::{self, Job, Packed};
 use ptx::ops::log_softmax;
@@ -62,7 +64,7 @@ impl Sums {
     }
 }
 
-/// The other models' view of the same rows.
+/// Another model's view of the same rows: what its logits are made from.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     /// The head.
@@ -71,17 +73,64 @@ pub struct View<'a> {
     pub hidden: &'a [f32],
 }
 
+/// Where another model's logits of the same rows come from.
+#[derive(Debug)]
+pub enum Logits<'a> {
+    /// From its hidden rows, here.
+    Here(View<'a>),
+    /// From the last step of an engine, which may be on another device.
+    Step {
+        /// The engine.
+        engine: &'a mut Engine,
+        /// The row of the step behind each of the rows here.
+        rows: &'a [usize],
+    },
+}
+
+impl<'a> From<View<'a>> for Logits<'a> {
+    fn from(view: View<'a>) -> Logits<'a> {
+        Logits::Here(view)
+    }
+}
+
+impl Logits<'_> {
+    /// Rows of its vocabulary.
+    fn vocab(&self) -> usize {
+        match self {
+            Logits::Here(view) => view.head.n(),
+            Logits::Step { engine, .. } => engine.config().vocab,
+        }
+    }
+
+    /// Logits of rows `first .. first + n`, `[n, vocab]`.
+    fn block(&mut self, cpu: &Cpu, first: usize, n: usize, into: &mut Vec<f32>) -> Result<(), CudaError> {
+        match self {
+            Logits::Here(View { head, hidden }) => {
+                let width = head.k();
+                logits(cpu, head, n, &hidden[first * width..(first + n) * width], into);
+            }
+            Logits::Step { engine, rows } => {
+                into.clear();
+                for rows in rows[first..first + n].chunks(LOGIT_ROWS) {
+                    into.extend_from_slice(engine.logits(rows.iter().copied())?);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
 /// A micro-batch's predicting rows.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Rows<'a> {
     /// The student's last hidden rows, `[rows, hidden]`.
     pub hidden: &'a [f32],
     /// The token that follows each, `[rows]`.
     pub targets: &'a [u32],
     /// The teacher, for a distillation objective.
-    pub teacher: Option<View<'a>>,
+    pub teacher: Option<Logits<'a>>,
     /// The rollout's own recipe at the version that sampled, to measure mismatch.
-    pub behaviour: Option<View<'a>>,
+    pub behaviour: Option<Logits<'a>>,
     /// Ids below this are real for student and teacher alike.
     pub valid: usize,
     /// Weight of each row: one over the number of tokens in the whole update.
@@ -95,6 +144,8 @@ pub struct ByRow {
     pub logprobs: Vec<f32>,
     /// KL(rollout || student), exact over the vocabulary, at the objective's temperature; empty without `behaviour`.
     pub mismatch: Vec<f64>,
+    /// ln p of the target under the rollout's model, at the objective's temperature; empty unless that is an engine's.
+    pub behaviour: Vec<f32>,
     /// KL(student || teacher).
     pub kl: Vec<f64>,
 }
@@ -109,16 +160,22 @@ pub struct LossWorkspace {
     nll: Vec<f64>,
 }
 
-/// The loss cannot be computed: logits of a row are not finite.
+/// Why the loss cannot be computed.
 #[derive(Debug, thiserror::Error)]
-#[error("predicting row {row} (token id {token} follows): {what}")]
-pub struct LossError {
-    /// Row among the predicting rows of the micro-batch.
-    pub row: usize,
-    /// The token that follows.
-    pub token: u32,
-    /// What is wrong.
-    pub what: String,
+pub enum LossError {
+    /// Logits of a row are not finite.
+    #[error("predicting row {row} (token id {token} follows): {what}")]
+    Row {
+        /// Row among the predicting rows of the micro-batch.
+        row: usize,
+        /// The token that follows.
+        token: u32,
+        /// What is wrong.
+        what: String,
+    },
+    /// The device of another model failed.
+    #[error(transparent)]
+    Device(#[from] CudaError),
 }
 
 /// Computes the loss over all rows; with `gradients` also the gradient of the hidden rows (into `dhidden`, which it
@@ -127,7 +184,7 @@ pub fn loss(
     cpu: &Cpu,
     objective: Objective,
     model: &Model,
-    rows: Rows<'_>,
+    mut rows: Rows<'_>,
     mut gradients: Option<(&mut Gradients, &mut Vec<f32>)>,
     by_row: &mut ByRow,
     ws: &mut LossWorkspace,
@@ -140,16 +197,18 @@ pub fn loss(
     by_row.logprobs.resize(count, 0.0);
     by_row.mismatch.resize(if rows.behaviour.is_some() { count } else { 0 }, 0.0);
     by_row.kl.resize(count, 0.0);
+    let elsewhere = matches!(rows.behaviour, Some(Logits::Step { .. }));
+    by_row.behaviour.resize(if elsewhere { count } else { 0 }, 0.0);
     if let Some((_, dhidden)) = &mut gradients {
         dhidden.resize(count * hidden, 0.0);
     }
     let mut sums = Sums::default();
-    let block = block_rows(vocab.max(rows.teacher.map_or(0, |view| view.head.n())));
+    let block = block_rows(vocab.max(rows.teacher.as_ref().map_or(0, Logits::vocab)));
     for first in (0..count).step_by(block) {
         let n = block.min(count - first);
         let input = &rows.hidden[first * hidden..(first + n) * hidden];
         let targets = &rows.targets[first..first + n];
-        let fail = |row: usize, what: String| LossError { row: first + row, token: targets[row.min(n - 1)], what };
+        let fail = |row: usize, what: String| LossError::Row { row: first + row, token: targets[row.min(n - 1)], what };
         ws.weights.clear();
         ws.weights.resize(n, rows.weight);
         ws.stats.resize(n, RowStats::default());
@@ -157,17 +216,22 @@ pub fn loss(
         let logprobs = &mut by_row.logprobs[first..first + n];
         log_softmax::gather(cpu, n, vocab, rows.valid, inv_temp, &ws.student, targets, logprobs)
             .map_err(|e| fail(e.row(), e.to_string()))?;
-        if let Some(view) = rows.behaviour {
-            logits(cpu, view.head, n, &view.hidden[first * hidden..(first + n) * hidden], &mut ws.other);
+        if let Some(behaviour) = &mut rows.behaviour {
+            behaviour.block(cpu, first, n, &mut ws.other)?;
+            if elsewhere {
+                let logprobs = &mut by_row.behaviour[first..first + n];
+                log_softmax::gather(cpu, n, vocab, rows.valid, inv_temp, &ws.other, targets, logprobs)
+                    .map_err(|e| fail(e.row(), e.to_string()))?;
+            }
             let out = &mut by_row.mismatch[first..first + n];
             divergence::kl(cpu, n, vocab, rows.valid, inv_temp, &ws.other, &ws.student, out)
                 .map_err(|e| fail(e.row(), e.to_string()))?;
         }
         match objective {
             Objective::Distill { kind, .. } => {
-                let view = rows.teacher.expect("a distillation objective comes with a teacher");
-                let (width, teacher_vocab) = (view.head.k(), view.head.n());
-                logits(cpu, view.head, n, &view.hidden[first * width..(first + n) * width], &mut ws.other);
+                let teacher = rows.teacher.as_mut().expect("a distillation objective comes with a teacher");
+                let teacher_vocab = teacher.vocab();
+                teacher.block(cpu, first, n, &mut ws.other)?;
                 if teacher_vocab != vocab {
                     restride(&mut ws.other, n, teacher_vocab, vocab);
                 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use engine::checkpoint::{self, Checkpoint, CheckpointError};
-use engine::engine::{Engine, PAGE_LEN, kv_layout};
+use engine::engine::{Engine, EngineError, PAGE_LEN, kv_layout};
 use engine::model::{Model, WeightSource as _};
 use engine::recipe::{Precision, Recipe};
 use engine::rollout::Limits;
@@ -55,6 +55,9 @@ pub enum PretrainError {
     /// The model folder.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    /// A new weights version.
+    #[error(transparent)]
+    Weights(#[from] EngineError),
     /// The recipe of the precision.
     #[error(transparent)]
     Recipe(#[from] engine::recipe::RecipeError),

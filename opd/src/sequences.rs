@@ -1,5 +1,6 @@
 //! Whole sequences as the trainer runs them: prompt and completion side by side in one forward pass, without padding.
 
+use engine::engine::Feed;
 use kv::{KvCache, Sequence};
 use ptx::kv_tile::Span;
 
@@ -70,6 +71,14 @@ impl Packed {
             first_position: 0,
             block_table: sequence.block_table(),
         }));
+    }
+
+    /// The rows as an engine takes them.
+    pub fn feeds(&self) -> impl Iterator<Item = Feed<'_>> {
+        self.sequences
+            .iter()
+            .zip(&self.firsts)
+            .map(|(sequence, &first)| Feed { sequence, ids: &self.ids[first..first + sequence.len()] })
     }
 
     /// Gives the places back.

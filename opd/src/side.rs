@@ -1,11 +1,13 @@
 //! A model that only runs forward beside the trained one: the teacher, or the rollout's own view of the student.
 
-use engine::engine::{PAGE_LEN, emptied, kv_layout};
+use engine::engine::{Engine, PAGE_LEN, emptied, kv_layout};
 use engine::model::{Batch, Model, Workspace, forward};
 use kv::KvCache;
 use ptx::Cpu;
+use ptx::cuda::CudaError;
 use ptx::kv_tile::Span;
 
+use crate::loss::{Logits, View};
 use crate::sequences::{Packed, Row};
 
 /// Cache and buffers for forward passes over whole sequences.
@@ -38,6 +40,56 @@ impl Side {
         *spans = emptied(batch_spans);
         select(&workspace.hidden, model.config.hidden, &packed.predicting, hidden);
         packed.clear(kv);
+    }
+
+    /// What [`Side::run`] left, for the loss.
+    #[must_use]
+    pub fn view<'a>(&'a self, model: &'a Model) -> View<'a> {
+        View { head: model.head(), hidden: &self.hidden }
+    }
+}
+
+/// A model beside the trained one, on the CPU or in an engine on a device.
+#[derive(Debug)]
+pub(crate) enum Beside {
+    /// Here, with a cache of its own.
+    Here(Box<Side>),
+    /// In an engine, in whose pool a micro-batch finds room: nothing else is under way then. The row of its step behind
+    /// each predicting token.
+    There(Packed, Vec<usize>),
+}
+
+impl Beside {
+    /// For micro-batches of up to `tokens` tokens in up to `rows` rows.
+    pub fn new(engine: &Engine, tokens: usize, rows: usize) -> Beside {
+        if engine.device().is_cpu() {
+            Beside::Here(Box::new(Side::new(engine.model(), tokens, rows)))
+        } else {
+            Beside::There(Packed::default(), Vec::new())
+        }
+    }
+
+    /// Runs an engine's model over `rows`; what [`Beside::logits`] gives holds until the engine's next step.
+    pub fn run(&mut self, engine: &mut Engine, rows: &[Row]) -> Result<(), CudaError> {
+        match self {
+            Beside::Here(side) => side.run(&std::sync::Arc::clone(engine.cpu()), engine.model(), rows),
+            Beside::There(packed, predicting) => {
+                packed.fill(engine.kv_mut(), rows);
+                let ran = engine.step(packed.feeds());
+                predicting.clone_from(&packed.predicting);
+                packed.clear(engine.kv_mut());
+                ran?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The logits of the predicting rows.
+    pub fn logits<'a>(&'a self, engine: &'a mut Engine) -> Logits<'a> {
+        match self {
+            Beside::Here(side) => side.view(engine.model()).into(),
+            Beside::There(_, rows) => Logits::Step { engine, rows },
+        }
     }
 }
 

@@ -69,7 +69,9 @@ impl Isa {
 #[non_exhaustive]
 pub enum DeviceError {
     /// The name is not a device's.
-    #[error("unknown device {name:?}; this build knows: cpu")]
+    #[error(
+        "unknown device {name:?}; devices are cpu, cuda, cuda:N (the N-th, from 0) and auto (a CUDA device if there is one)"
+    )]
     Unknown {
         /// What was asked for.
         name: String,

@@ -84,15 +84,18 @@ impl KvShape {
         self.scale == KvScale::Token && dtype.largest_code().is_some()
     }
 
-    fn tile_bytes(&self, dtype: DType) -> usize {
+    /// Bytes of one head's tile.
+    pub(crate) fn tile_bytes(&self, dtype: DType) -> usize {
         self.head_dim * self.page_len * dtype.bytes()
     }
 
-    fn tiles_bytes(&self) -> usize {
+    /// Bytes of all tiles of a page.
+    pub(crate) fn tiles_bytes(&self) -> usize {
         self.kv_heads * (self.tile_bytes(self.k) + self.tile_bytes(self.v))
     }
 
-    fn exponent_bytes(&self, dtype: DType) -> usize {
+    /// Exponent bytes of a page for K or V, whichever has this format.
+    pub(crate) fn exponent_bytes(&self, dtype: DType) -> usize {
         if self.by_token(dtype) { self.kv_heads * self.page_len } else { 0 }
     }
 }

@@ -3,6 +3,8 @@
 //! Every op lives in its own folder under [`ops`]: a contract with its checks (`mod.rs`), the slow f64 truth
 //! (`naive.rs`) and the fast path (`cpu.rs`). All fast paths of one op give the same bits; see `docs/numerics.md`.
 
+pub mod conformance;
+pub mod cuda;
 pub mod device;
 pub mod dtype;
 pub(crate) mod element;

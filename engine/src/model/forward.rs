@@ -334,6 +334,6 @@ impl LayerStep<'_> {
 
 /// Heads, and the scale of scores: 1 / sqrt(head_dim).
 #[allow(clippy::cast_precision_loss)] // head_dim is small
-pub(super) fn attention_shape(c: &ModelConfig) -> attention::Shape {
+pub(crate) fn attention_shape(c: &ModelConfig) -> attention::Shape {
     attention::Shape { heads: c.heads, softmax_scale: 1.0 / (c.head_dim as f32).sqrt() }
 }

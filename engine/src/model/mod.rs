@@ -10,6 +10,7 @@ mod calibrate;
 mod forward;
 mod gradients;
 mod kv_scale;
+pub(crate) mod parts;
 mod read;
 mod tape;
 mod weights;
@@ -17,6 +18,7 @@ mod weights;
 pub(crate) use calibrate::bytes as calibration_bytes;
 
 pub use backward::{BackwardWorkspace, backward};
+pub(crate) use forward::attention_shape;
 pub use forward::{Batch, Observe, Workspace, forward, forward_observed};
 pub use gradients::Gradients;
 pub(crate) use read::block_len;

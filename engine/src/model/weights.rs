@@ -308,7 +308,7 @@ impl Model {
     }
 }
 
-fn packed(format: WeightFormat, n: usize, k: usize) -> Packed {
+pub(super) fn packed(format: WeightFormat, n: usize, k: usize) -> Packed {
     Packed::new(format.dtype, format.scale, n, k)
 }
 

@@ -249,8 +249,8 @@ fn a_steps_buffers_are_what_is_planned() {
         for tokens in [33, 61, 7, 90, 64] {
             let mut sequence = engine.kv().sequence(tokens);
             engine.kv_mut().append(&mut sequence, tokens).expect("room");
-            engine.step([Feed { sequence: &sequence, ids: &vec![1; tokens] }]);
-            engine.logits(0..tokens.min(LOGIT_ROWS));
+            engine.step([Feed { sequence: &sequence, ids: &vec![1; tokens] }]).expect("no device");
+            engine.logits(0..tokens.min(LOGIT_ROWS)).expect("no device");
             engine.kv_mut().end(sequence);
         }
         let planned = Workspace::of(&config, &recipe, settings, 8);

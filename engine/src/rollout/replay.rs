@@ -2,6 +2,7 @@
 //! by segment under the weights versions that computed them the first time. What comes out are the logged bits.
 
 use kv::{PoolExhausted, Sequence};
+use ptx::cuda::CudaError;
 use ptx::ops::sample::{self, Params};
 
 use super::request::{Rebuilt, Request, Rollout};
@@ -30,6 +31,9 @@ pub enum ReplayError {
     /// The pool is full.
     #[error("a replay needs KV pages of its own: {0}")]
     Pool(#[from] PoolExhausted),
+    /// The device failed.
+    #[error(transparent)]
+    Device(#[from] CudaError),
     /// The weights give no numbers any more.
     #[error("the model's logits at position {position} are not finite")]
     BadLogits {
@@ -57,14 +61,13 @@ pub fn replay(
     rollout: &Rollout,
     step_tokens: usize,
 ) -> Result<(Vec<f32>, Vec<f32>), ReplayError> {
-    let versions = engine.versions();
-    if !versions.usable() {
+    if !engine.usable() {
         return Err(ReplayError::Unusable);
     }
     let rebuilt = rollout.rebuilt.iter().flat_map(|rebuilt| &rebuilt.kv);
     let used = rollout.versions.iter().chain(&rollout.prompt_versions).chain(rebuilt).map(|&(_, version)| version);
-    if let Some(version) = used.into_iter().find(|&v| versions.get(v).is_none()) {
-        let (oldest, newest) = (versions.oldest(), versions.present().version());
+    if let Some(version) = used.into_iter().find(|&v| !engine.holds(v)) {
+        let (oldest, newest) = (engine.oldest_version(), engine.version());
         return Err(ReplayError::NotRetained { version, oldest, newest });
     }
     let ids = [&request.prompt[..], &rollout.ids].concat();
@@ -112,20 +115,21 @@ impl Replay<'_> {
         for from in (first..end).step_by(self.step_tokens) {
             let to = end.min(from + self.step_tokens);
             self.engine.kv_mut().append(&mut self.sequence, to - from)?;
-            self.engine.step_at(version, [Feed { sequence: &self.sequence, ids: &self.ids[from..to] }]);
+            self.engine.step_at(version, [Feed { sequence: &self.sequence, ids: &self.ids[from..to] }])?;
             if !wanted {
                 continue;
             }
             for block in (0..to - from).step_by(LOGIT_ROWS) {
                 let rows = block..(to - from).min(block + LOGIT_ROWS);
                 let count = rows.len();
-                self.engine.logits(rows);
-                let (vocab, valid) = (self.engine.model().config.vocab, self.engine.valid());
+                let (vocab, valid) = (self.engine.config().vocab, self.engine.valid());
+                let isa = self.engine.cpu().isa();
+                // Equal logits give equal logprobs on every device, so these may be taken here.
+                let all = self.engine.logits(rows)?;
                 for row in 0..count {
                     let position = from + block + row + 1;
-                    let logits = &self.engine.last_logits()[row * vocab..][..valid];
+                    let logits = &all[row * vocab..][..valid];
                     let token = self.ids[position];
-                    let isa = self.engine.cpu().isa();
                     let logprob = |params: &Params| {
                         let mut out = [0.0];
                         let found = sample::processed(isa, params, logits, &[token], &mut out);

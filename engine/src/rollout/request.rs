@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ptx::cuda::CudaError;
 use ptx::ops::sample::Params;
 
 use crate::engine::Engine;
@@ -227,11 +228,14 @@ pub enum RequestError {
         /// Position whose next token could not be drawn.
         position: usize,
     },
+    /// The device failed: nothing more runs on it, whatever the request.
+    #[error(transparent)]
+    Device(#[from] CudaError),
 }
 
 /// Checks that `request` can be served at all; returns the most tokens each of its samples may get.
 pub fn check(engine: &Engine, request: &Request) -> Result<usize, RequestError> {
-    let (len, max) = (request.prompt.len(), engine.model().config.max_positions);
+    let (len, max) = (request.prompt.len(), engine.config().max_positions);
     check_ids(engine, &request.prompt)?;
     request.params.check().map_err(|e| RequestError::Params(e.to_string()))?;
     if len >= max {
@@ -247,7 +251,7 @@ pub fn check(engine: &Engine, request: &Request) -> Result<usize, RequestError> 
 
 /// Checks that `row` can be scored at all.
 pub fn check_row(engine: &Engine, row: &ScoreRow) -> Result<(), RequestError> {
-    let (len, max, valid) = (row.ids.len(), engine.model().config.max_positions, engine.valid());
+    let (len, max, valid) = (row.ids.len(), engine.config().max_positions, engine.valid());
     check_ids(engine, &row.ids)?;
     if len > max {
         return Err(RequestError::RowTooLong { len, max });

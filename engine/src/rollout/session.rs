@@ -8,20 +8,19 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use ptx::cuda::CudaError;
 use ptx::ops::log_softmax::{self, Normalizers};
-use ptx::ops::sample::{self, Drawn, RowDraw, Sampled};
+use ptx::ops::sample::{self, RowDraw, SampleError, Sampled};
 use ptx::rng::sample_uniform;
 
 use super::request::{
     Finish, PromptLogprobs, Rebuilt, Request, RequestError, Rollout, ScoreRow, Scores, Top, check, check_row,
 };
-use crate::checkpoint::CheckpointError;
-use crate::engine::{Engine, Feed, LOGIT_ROWS};
+use crate::engine::{Draw, Drew, Engine, EngineError, Feed, LOGIT_ROWS, Switch};
 use crate::model::WeightSource;
 use crate::scheduler::{Finished, InFlight, Job, JobId, Limits, Plan, SampleId, Scheduler, Stats};
 use crate::stop::{StopMatcher, StopWatcher};
 use crate::tokenizer::Tokenizer;
-use crate::versions::Switch;
 
 /// What became of a request or a row; its number is the one it was submitted with.
 #[derive(Clone, Debug, PartialEq)]
@@ -62,12 +61,13 @@ pub struct Session {
 struct Buffers {
     /// First row of each piece.
     firsts: Vec<usize>,
-    draws: Vec<(usize, SampleId)>,
-    rows: Vec<usize>,
-    row_draws: Vec<RowDraw>,
-    drawn: Vec<Drawn>,
+    draws: Vec<Draw>,
+    drawing: Vec<SampleId>,
+    drew: Vec<Drew>,
     /// Scored rows: (row of the step, job, position).
     scored: Vec<(usize, JobId, usize)>,
+    rows: Vec<usize>,
+    inv_temps: Vec<f32>,
     targets: Vec<u32>,
     logprobs: Vec<f32>,
 }
@@ -143,7 +143,7 @@ impl Session {
     /// of the engine's pool are held by somebody, such as a session that was not closed.
     #[must_use]
     pub fn new(engine: &mut Engine, limits: Limits) -> Session {
-        let version = engine.model().version();
+        let version = engine.version();
         let (held, pages) = (engine.kv().pages() - engine.kv().available_pages(), engine.kv().pages());
         assert_eq!(held, 0, "{held} of the pool's {pages} pages are held; close the session before");
         if !limits.prefix_across_versions {
@@ -226,18 +226,18 @@ impl Session {
     }
 
     /// Runs one step and hands over what it finished; false when there is nothing left to do, or only an update that was
-    /// asked for is waited for.
+    /// asked for is waited for. When the device fails, every request is over with that error.
     ///
     /// # Panics
     /// When the engine's weights were updated by another way than [`Session::update`].
     pub fn step(&mut self, engine: &mut Engine, done: &mut dyn FnMut(Answer)) -> bool {
-        let (engines, own) = (engine.model().version(), self.scheduler.version());
+        let (engines, own) = (engine.version(), self.scheduler.version());
         assert_eq!(engines, own, "weights change under a session through Session::update");
         if !self.scheduler.plan(engine.kv_mut(), &mut self.plan) {
             return false;
         }
         let scheduler = &self.scheduler;
-        engine.step_at(
+        let ran = engine.step_at(
             self.plan.version,
             self.plan.pieces.iter().map(|piece| Feed {
                 sequence: scheduler.sequence(piece.sample),
@@ -245,61 +245,76 @@ impl Session {
             }),
         );
         self.scheduler.advance(engine.kv_mut(), &self.plan);
-        self.score(engine, done);
-        self.draw(engine, done);
+        let ran = ran.and_then(|()| self.score(engine, done)).and_then(|()| self.draw(engine, done));
+        if let Err(error) = ran {
+            self.device_failed(engine, &error, done);
+        }
         true
     }
 
+    /// What the device was to compute is not there, so every request is over and nothing of it is reused.
+    fn device_failed(&mut self, engine: &mut Engine, error: &CudaError, done: &mut dyn FnMut(Answer)) {
+        let mut jobs: Vec<(JobId, Ask)> = self.jobs.drain().collect();
+        jobs.sort_unstable_by_key(|(_, ask)| ask.number);
+        for (job, ask) in jobs {
+            self.scheduler.abort(engine.kv_mut(), job);
+            done(Answer::Failed { request: ask.number, sample: None, error: error.clone().into() });
+        }
+        engine.kv_mut().forget_all_but(u64::MAX);
+    }
+
     /// Logprobs of the wanted prompt positions; rows that only score are over with their last.
-    fn score(&mut self, engine: &mut Engine, done: &mut dyn FnMut(Answer)) {
+    fn score(&mut self, engine: &mut Engine, done: &mut dyn FnMut(Answer)) -> Result<(), CudaError> {
         let Session { jobs, plan, buffers, .. } = self;
-        buffers.firsts.clear();
-        buffers.scored.clear();
+        let Buffers { firsts, scored, rows, inv_temps, targets, logprobs, .. } = buffers;
+        firsts.clear();
+        scored.clear();
         let mut row = 0;
         for piece in &plan.pieces {
-            buffers.firsts.push(row);
+            firsts.push(row);
             let job = piece.sample.job();
             if let Some(ask) = jobs.get(&job) {
                 let last = ask.scores.len();
                 let wanted = piece.wanted.clone().filter(|&position| position < last);
-                buffers.scored.extend(wanted.map(|position| (row + position - piece.first, job, position)));
+                scored.extend(wanted.map(|position| (row + position - piece.first, job, position)));
             }
             row += piece.len;
         }
-        let (vocab, valid) = (engine.model().config.vocab, engine.valid());
-        for block in buffers.scored.chunks(LOGIT_ROWS) {
-            engine.logits(block.iter().map(|&(row, ..)| row));
+        for block in scored.chunks(LOGIT_ROWS) {
+            rows.clear();
+            inv_temps.clear();
+            targets.clear();
+            for &(row, job, position) in block {
+                rows.push(row);
+                // Of a row that failed in this very step nothing is wanted any more.
+                let wanted = jobs.get(&job).map(|ask| (ask.inv_temp(), ask.prompt()[position + 1]));
+                let (inv_temp, target) = wanted.unwrap_or((1.0, 0));
+                inv_temps.push(inv_temp);
+                targets.push(target);
+            }
+            engine.gather(rows, inv_temps, targets, logprobs)?;
             let mut at = 0;
             for run in block.chunk_by(|a, b| a.1 == b.1) {
-                let Some(ask) = jobs.get_mut(&run[0].1) else {
-                    at += run.len(); // it failed in this very step
-                    continue;
-                };
-                let inv_temp = ask.inv_temp();
-                buffers.targets.clear();
-                buffers.targets.extend(run.iter().map(|&(.., position)| ask.prompt()[position + 1]));
-                buffers.logprobs.resize(run.len(), 0.0);
-                let logits = &engine.last_logits()[at * vocab..(at + run.len()) * vocab];
-                let (targets, out) = (&buffers.targets, &mut buffers.logprobs);
-                let gathered =
-                    log_softmax::gather(engine.cpu(), run.len(), vocab, valid, inv_temp, logits, targets, out);
-                if let Err(bad) = gathered {
-                    let error = RequestError::BadLogits { position: run[bad.row()].2 + 1 };
+                let own = at..at + run.len();
+                at = own.end;
+                let Some(ask) = jobs.get_mut(&run[0].1) else { continue };
+                let logprobs = &logprobs[own.clone()];
+                if let Some(bad) = logprobs.iter().position(|x| x.is_nan()) {
+                    let error = RequestError::BadLogits { position: run[bad].2 + 1 };
                     let request = ask.number;
                     jobs.remove(&run[0].1);
                     self.scheduler.abort(engine.kv_mut(), run[0].1);
                     done(Answer::Failed { request, sample: None, error });
-                } else {
-                    for (&(.., position), &logprob) in run.iter().zip(&*out) {
-                        ask.scores[position] = logprob;
-                        ask.scored_by[position] = plan.version;
-                    }
-                    if let (Some(into), Kind::Score(row)) = (&mut ask.candidates, &ask.kind) {
-                        let lists = row.candidates.as_ref().expect("they were given");
-                        candidates(engine, run, logits, lists, inv_temp, into);
-                    }
+                    continue;
                 }
-                at += run.len();
+                for (&(.., position), &logprob) in run.iter().zip(logprobs) {
+                    ask.scores[position] = logprob;
+                    ask.scored_by[position] = plan.version;
+                }
+                if let (Some(into), Kind::Score(row)) = (&mut ask.candidates, &ask.kind) {
+                    let lists = row.candidates.as_ref().expect("they were given");
+                    candidates(engine, own.start, run, lists, &inv_temps[own], into)?;
+                }
             }
         }
         for piece in &plan.pieces {
@@ -313,66 +328,44 @@ impl Session {
                 done(Answer::Scores { request: ask.number, scores });
             }
         }
+        Ok(())
     }
 
     /// The next token of every sample whose last row was computed.
-    fn draw(&mut self, engine: &mut Engine, done: &mut dyn FnMut(Answer)) {
-        self.buffers.draws.clear();
-        self.buffers.draws.extend_from_slice(self.scheduler.draws());
-        let (vocab, valid) = (engine.model().config.vocab, engine.valid());
+    fn draw(&mut self, engine: &mut Engine, done: &mut dyn FnMut(Answer)) -> Result<(), CudaError> {
+        let Buffers { firsts, draws, drawing, .. } = &mut self.buffers;
+        draws.clear();
+        drawing.clear();
+        for &(piece, id) in self.scheduler.draws() {
+            // The samples that were just forked from one prompt share its row.
+            let row = firsts[piece] + self.plan.pieces[piece].len - 1;
+            draws.push(Draw { row, how: row_draw(&self.jobs, &self.scheduler, id) });
+            drawing.push(id);
+        }
         let mut next = 0;
         while next < self.buffers.draws.len() {
-            // Up to 64 rows; the samples that were just forked from one prompt share its row.
-            let Buffers { firsts, draws, rows, row_draws, drawn, .. } = &mut self.buffers;
-            rows.clear();
-            row_draws.clear();
-            let mut end = next;
-            while let Some(&(piece, id)) = draws.get(end) {
-                let place = firsts[piece] + self.plan.pieces[piece].len - 1;
-                if rows.last() != Some(&place) {
-                    if rows.len() == LOGIT_ROWS {
-                        break;
-                    }
-                    rows.push(place);
-                    row_draws.push(row_draw(&self.jobs, &self.scheduler, id));
-                }
-                end += 1;
-            }
-            engine.logits(rows.iter().copied());
-            drawn.clear();
-            drawn.resize(rows.len(), None);
-            sample::draw_rows(engine.cpu(), vocab, valid, engine.last_logits(), row_draws, drawn);
-            let (mut row, mut piece) = (0, draws[next].0);
-            for at in next..end {
-                let (own, id) = self.buffers.draws[at];
-                let first_of_row = at == next || own != piece;
-                if own != piece {
-                    (row, piece) = (row + 1, own);
-                }
-                let result = if first_of_row {
-                    self.buffers.drawn[row].take().expect("every row was drawn")
-                } else {
-                    let RowDraw { params, uniform } = row_draw(&self.jobs, &self.scheduler, id);
-                    let logits = &engine.last_logits()[row * vocab..row * vocab + valid];
-                    sample::draw(engine.cpu().isa(), &params, logits, uniform)
-                };
-                match result {
-                    Ok(token) => self.take_token(engine, id, row, token, done),
+            let Buffers { draws, drew, .. } = &mut self.buffers;
+            let count = engine.draw(&draws[next..], drew)?;
+            for at in 0..count {
+                let id = self.buffers.drawing[next + at];
+                match std::mem::replace(&mut self.buffers.drew[at], Err(SampleError::NoMass { valid: 0 })) {
+                    Ok(token) => self.take_token(engine, id, at, token, done)?,
                     Err(_) => self.fail(engine, id, done),
                 }
             }
-            next = end;
+            next += count;
         }
+        Ok(())
     }
 
     fn take_token(
         &mut self,
         engine: &mut Engine,
         id: SampleId,
-        row: usize,
+        at: usize,
         drawn: Sampled,
         done: &mut dyn FnMut(Answer),
-    ) {
+    ) -> Result<(), CudaError> {
         let ask = self.jobs.get_mut(&id.job()).expect("a sample under way has its request");
         let Kind::Sample { request, limit, stop, samples, open } = &mut ask.kind else {
             unreachable!("a row that is scored draws nothing")
@@ -400,7 +393,7 @@ impl Session {
             sample.support.reserve(*limit);
         }
         if request.top_logprobs > 0 {
-            sample.top.push(top(engine, request, row, drawn.normalizers));
+            sample.top.push(top(engine, request, at, drawn.normalizers)?);
         }
         sample.logprobs.push(drawn.logprob);
         sample.logprobs_raw.push(drawn.logprob_raw);
@@ -415,7 +408,7 @@ impl Session {
         let stopped = found.is_some() || request.stop_ids.contains(&drawn.token);
         let last = stopped || count + 1 == *limit;
         let finished = self.scheduler.push(engine.kv_mut(), id, drawn.token, last);
-        let Some(finished) = finished else { return };
+        let Some(finished) = finished else { return Ok(()) };
         let finish = if stopped { Finish::Stop } else { Finish::Length };
         let sample = std::mem::take(sample);
         let mut rollout = rollout(ask.number, request, id, finished, sample, finish, ask.prompt_logprobs.clone());
@@ -429,6 +422,7 @@ impl Session {
             self.jobs.remove(&id.job());
         }
         done(Answer::Rollout(rollout));
+        Ok(())
     }
 
     fn fail(&mut self, engine: &mut Engine, id: SampleId, done: &mut dyn FnMut(Answer)) {
@@ -468,7 +462,7 @@ impl Session {
         engine: &mut Engine,
         version: u64,
         source: &mut dyn WeightSource,
-    ) -> Result<Switch, CheckpointError> {
+    ) -> Result<Switch, EngineError> {
         assert!(self.may_update(), "the session drains first: see Session::may_update");
         let switch = engine.update(version, source)?;
         let recompute = self.limits.in_flight == InFlight::Recompute || !switch.same_scales;
@@ -519,42 +513,41 @@ fn row_draw(jobs: &HashMap<JobId, Ask>, scheduler: &Scheduler, id: SampleId) -> 
     RowDraw { params: request.params, uniform: sample_uniform(request.seed, sample, position) }
 }
 
-/// The likeliest tokens of one row of the last logits.
-fn top(engine: &Engine, request: &Request, row: usize, normalizers: Normalizers) -> Vec<Top> {
-    let (isa, vocab, valid) = (engine.cpu().isa(), engine.model().config.vocab, engine.valid());
-    let logits = &engine.last_logits()[row * vocab..row * vocab + valid];
-    let k = request.top_logprobs.min(valid);
+/// The likeliest tokens where draw `at` of the last block was made.
+fn top(engine: &mut Engine, request: &Request, at: usize, normalizers: Normalizers) -> Result<Vec<Top>, CudaError> {
+    let (isa, k) = (engine.cpu().isa(), request.top_logprobs.min(engine.valid()));
+    let logits = engine.drawn_logits(at)?;
     let (mut ids, mut at_temperature, mut raw) = (vec![0; k], vec![0.0; k], vec![0.0; k]);
     let inv_temp = request.params.inv_temp();
     log_softmax::top_k_of_row(isa, logits, inv_temp, normalizers, &mut ids, &mut at_temperature, &mut raw);
     sample::processed(isa, &request.params, logits, &ids, &mut at_temperature)
         .expect("the draw before found these logits finite");
     let each = ids.into_iter().zip(at_temperature).zip(raw);
-    each.map(|((id, logprob), logprob_raw)| Top { id, logprob, logprob_raw }).collect()
+    Ok(each.map(|((id, logprob), logprob_raw)| Top { id, logprob, logprob_raw }).collect())
 }
 
-/// ln p of the candidates of a run of rows that are one row's positions one after the other.
+/// ln p of the candidates of a run of rows that are one row's positions one after the other; `first` is the run's place in
+/// the block.
 fn candidates(
-    engine: &Engine,
+    engine: &mut Engine,
+    first: usize,
     run: &[(usize, JobId, usize)],
-    logits: &[f32],
     lists: &[Vec<u32>],
-    inv_temp: f32,
+    inv_temps: &[f32],
     into: &mut [Vec<f32>],
-) {
-    let (vocab, valid, first) = (engine.model().config.vocab, engine.valid(), run[0].2);
-    let lists = &lists[first..first + run.len()];
+) -> Result<(), CudaError> {
+    let position = run[0].2;
+    let lists = &lists[position..position + run.len()];
     let mut offsets = vec![0];
     for list in lists {
         offsets.push(offsets[offsets.len() - 1] + list.len());
     }
-    let mut out = vec![0.0; offsets[lists.len()]];
-    let (ids, inv_temps) = (lists.concat(), vec![inv_temp; lists.len()]);
-    log_softmax::gather_many(engine.cpu(), vocab, valid, &inv_temps, logits, &offsets, &ids, &mut out)
-        .expect("the ids were checked, and the rows' own tokens were found finite");
-    for (into, at) in into[first..].iter_mut().zip(offsets.windows(2)) {
+    let mut out = Vec::new();
+    engine.gather_lists(first, inv_temps, &offsets, &lists.concat(), &mut out)?;
+    for (into, at) in into[position..].iter_mut().zip(offsets.windows(2)) {
         into.copy_from_slice(&out[at[0]..at[1]]);
     }
+    Ok(())
 }
 
 fn rollout(

@@ -12,10 +12,10 @@ mod save;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use engine::engine::Engine;
-use engine::model::Model;
+use engine::engine::{Engine, EngineError};
 use engine::rollout::{Finish, Limits, Request, RequestError, Rollout};
 use ptx::Cpu;
+use ptx::cuda::CudaError;
 use ptx::ops::adamw::AdamW;
 use ptx::ops::sample::Params;
 
@@ -23,16 +23,16 @@ use crate::clock::Stopwatch;
 use crate::config::Config;
 use crate::eval::{EvalSettings, PromptFailed, collect, evaluate, row};
 use crate::learner::{Learner, Views};
-use crate::loss::{LossError, Objective, Sums, View};
+use crate::loss::{LossError, Objective, Sums};
 use crate::master::Master;
 use crate::sequences::{Row, micro_batches};
-use crate::side::Side;
+use crate::side::Beside;
 use crate::source::{Asked, Source};
 use crate::tasks::Split;
 
 pub use folder::{FolderLock, model_inside, prepare};
 pub use open::OpenError;
-pub use report::{EvalReport, Summary, UpdateReport};
+pub use report::{BySource, EvalReport, Summary, UpdateReport};
 pub use save::SaveError;
 
 /// Held-out draws use sample indices from here, so that they never meet those of training.
@@ -107,7 +107,32 @@ pub enum TrainError {
     },
     /// Weights could not be taken over.
     #[error(transparent)]
-    Weights(#[from] engine::checkpoint::CheckpointError),
+    Weights(#[from] EngineError),
+    /// The device of rollouts and teacher failed.
+    #[error("update {update}: {source}")]
+    Device {
+        /// Which update.
+        update: u64,
+        /// Why.
+        source: CudaError,
+    },
+    /// A device does not compute the same logprobs twice.
+    #[error(
+        "update {update}: rollout {rollout}, token {token}: the device sampled with logprob {sampled:e} and scores the \
+         same tokens with {scored:e}; they must be the same bits, so this is a bug of leeway: please report it"
+    )]
+    NotReproduced {
+        /// Which update.
+        update: u64,
+        /// Which rollout.
+        rollout: usize,
+        /// Which token of the completion.
+        token: usize,
+        /// What the rollout said.
+        sampled: f32,
+        /// What a pass over the whole sequence says.
+        scored: f32,
+    },
 }
 
 /// Who takes part in a run: stands in its outputs.
@@ -119,7 +144,7 @@ pub struct Origin {
     pub teacher: String,
     /// Hash of the rollout recipe.
     pub recipe_hash: String,
-    /// Device of rollouts and updates.
+    /// Device of rollouts and teacher.
     pub device: String,
 }
 
@@ -133,13 +158,13 @@ pub struct Trainer {
     valid: usize,
     /// The student at training precision: the trainer's forward, evaluation, and rollouts of the identity recipe.
     policy: Engine,
-    /// The student in the rollout's recipe, unless that is the identity.
+    /// The student in the rollout's recipe on the rollout's device, unless that is the identity on the CPU.
     rollout: Option<Engine>,
     /// Runs the rollout's own recipe over whole sequences, to measure mismatch; with the identity recipe too, where the
     /// measured value must come out as zero.
-    behaviour: Side,
-    teacher: Model,
-    teacher_side: Side,
+    behaviour: Beside,
+    teacher: Engine,
+    teacher_side: Beside,
     learner: Learner,
     master: Master,
     micro_tokens: usize,
@@ -203,21 +228,25 @@ impl Trainer {
         let (mut teacher_s, mut behaviour_s) = (0.0, 0.0);
         for part in micro_batches(&rows, self.micro_tokens) {
             let mut stage = Stopwatch::start();
-            self.teacher_side.run(&self.cpu, &self.teacher, &rows[part.clone()]);
+            let failed = |source| TrainError::Device { update, source };
+            self.teacher_side.run(&mut self.teacher, &rows[part.clone()]).map_err(failed)?;
             teacher_s += stage.lap_s();
-            let sampler = self.rollout.as_ref().unwrap_or(&self.policy).model();
-            self.behaviour.run(&self.cpu, sampler, &rows[part.clone()]);
+            let sampler = self.rollout.as_mut().unwrap_or(&mut self.policy);
+            self.behaviour.run(sampler, &rows[part.clone()]).map_err(failed)?;
             behaviour_s += stage.lap_s();
-            let views = Views {
-                teacher: Some(View { head: self.teacher.head(), hidden: &self.teacher_side.hidden }),
-                behaviour: Some(View { head: sampler.head(), hidden: &self.behaviour.hidden }),
+            let behaviour = match (&self.behaviour, &mut self.rollout) {
+                (Beside::Here(side), None) => side.view(self.policy.model()).into(),
+                (beside, Some(engine)) => beside.logits(engine),
+                (Beside::There(..), None) => unreachable!("the student is on the CPU"),
             };
+            let views =
+                Views { teacher: Some(self.teacher_side.logits(&mut self.teacher)), behaviour: Some(behaviour) };
             let part_rows = &rows[part.clone()];
             let model = self.policy.model();
             let micro = self
                 .learner
                 .micro_batch(&self.cpu, model, objective, part_rows, views, self.valid, weight, true)
-                .map_err(|source| TrainError::Loss { update, rollout: part.start, source })?;
+                .map_err(|source| loss_failed(update, part.start, source))?;
             sums.add(&micro);
             let by_row = &self.learner.by_row;
             let rollout_logprobs = rollouts[part.clone()].iter().flat_map(|r| &r.logprobs);
@@ -225,6 +254,7 @@ impl Trainer {
             if self.rollout.is_none() {
                 self.check_identity(update, part.start, &rollouts[part.clone()])?;
             }
+            self.check_reproduced(update, part.start, &rollouts[part.clone()])?;
         }
         let grad_norm = self.apply(update)?;
         let train_s = watch.lap_s() - teacher_s - behaviour_s;
@@ -238,6 +268,7 @@ impl Trainer {
             kl_forward: sums.kl_forward / sums.tokens as f64,
             entropy: sums.entropy / sums.tokens as f64,
             mismatch_nats: mismatch.d_nats(),
+            by_source: BySource { numerics: mismatch.d_nats() },
             k3: mismatch.k3(),
             grad_norm,
             lr: f64::from(self.lr(update)),
@@ -311,17 +342,25 @@ impl Trainer {
 
     /// Every logprob that the identity rollout reported is the trainer's own, bit for bit.
     fn check_identity(&self, update: u64, first: usize, rollouts: &[Rollout]) -> Result<(), TrainError> {
-        let mut train = self.learner.by_row.logprobs.iter();
-        for (i, rollout) in rollouts.iter().enumerate() {
-            for (token, &rollout_logprob) in rollout.logprobs.iter().enumerate() {
-                let &train_logprob = train.next().expect("one logprob a sampled token");
-                if rollout_logprob.to_bits() != train_logprob.to_bits() {
-                    let rollout = first + i;
-                    return Err(TrainError::NotIdentical { update, rollout, token, rollout_logprob, train_logprob });
-                }
+        match first_other(rollouts, &self.learner.by_row.logprobs) {
+            Some((i, token, rollout_logprob, train_logprob)) => {
+                let rollout = first + i;
+                Err(TrainError::NotIdentical { update, rollout, token, rollout_logprob, train_logprob })
             }
+            None => Ok(()),
         }
-        Ok(())
+    }
+
+    /// On a device of its own every logprob that the rollout reported is what a pass over the whole sequence gives there,
+    /// bit for bit.
+    fn check_reproduced(&self, update: u64, first: usize, rollouts: &[Rollout]) -> Result<(), TrainError> {
+        let again = &self.learner.by_row.behaviour;
+        match first_other(rollouts, again).filter(|_| !again.is_empty()) {
+            Some((i, token, sampled, scored)) => {
+                Err(TrainError::NotReproduced { update, rollout: first + i, token, sampled, scored })
+            }
+            None => Ok(()),
+        }
     }
 
     fn apply(&mut self, update: u64) -> Result<f64, TrainError> {
@@ -388,14 +427,16 @@ impl Trainer {
             evaluate(&mut self.policy, &self.source, sampled, &self.stop_ids, Limits::default()).map_err(failed)?.rows;
         let mut sums = Sums::default();
         for part in micro_batches(&rows, self.micro_tokens) {
-            self.teacher_side.run(&self.cpu, &self.teacher, &rows[part.clone()]);
-            let teacher = Some(View { head: self.teacher.head(), hidden: &self.teacher_side.hidden });
-            let views = Views { teacher, behaviour: None };
+            self.teacher_side
+                .run(&mut self.teacher, &rows[part.clone()])
+                .map_err(|source| TrainError::Device { update, source })?;
             let (model, objective) = (self.policy.model(), self.objective());
+            let teacher = Some(self.teacher_side.logits(&mut self.teacher));
+            let views = Views { teacher, behaviour: None };
             let micro = self
                 .learner
                 .micro_batch(&self.cpu, model, objective, &rows[part.clone()], views, self.valid, 0.0, false)
-                .map_err(|source| TrainError::Loss { update, rollout: part.start, source })?;
+                .map_err(|source| loss_failed(update, part.start, source))?;
             sums.add(&micro);
         }
         Ok(EvalReport {
@@ -412,6 +453,23 @@ impl Trainer {
     #[must_use]
     pub fn summary(&self) -> Summary {
         self.totals.summary()
+    }
+}
+
+/// The first token whose logprob is other bits than in `again`, a list over all tokens: (rollout, token, both logprobs).
+fn first_other(rollouts: &[Rollout], again: &[f32]) -> Option<(usize, usize, f32, f32)> {
+    let tokens = rollouts
+        .iter()
+        .enumerate()
+        .flat_map(|(i, rollout)| rollout.logprobs.iter().enumerate().map(move |(token, &logprob)| (i, token, logprob)));
+    let mut both = tokens.zip(again).map(|((i, token, logprob), &again)| (i, token, logprob, again));
+    both.find(|(.., logprob, again)| logprob.to_bits() != again.to_bits())
+}
+
+fn loss_failed(update: u64, rollout: usize, source: LossError) -> TrainError {
+    match source {
+        LossError::Device(source) => TrainError::Device { update, source },
+        LossError::Row { .. } => TrainError::Loss { update, rollout, source },
     }
 }
 

@@ -6,11 +6,9 @@ use std::sync::Arc;
 use engine::chat::{ChatError, ChatTemplate};
 use engine::checkpoint::{Checkpoint, CheckpointError};
 use engine::config::ModelConfig;
-use engine::engine::{Engine, PAGE_LEN, kv_layout};
-use engine::model::Model;
+use engine::engine::{Device, Engine, EngineError, PAGE_LEN};
 use engine::recipe::{Recipe, RecipeError};
 use engine::tokenizer::{Tokenizer, TokenizerError};
-use ptx::Cpu;
 
 use super::folder;
 use super::report::Totals;
@@ -19,7 +17,7 @@ use super::{Origin, Trainer};
 use crate::config::{Config, Task};
 use crate::learner::Learner;
 use crate::master::Master;
-use crate::side::Side;
+use crate::side::Beside;
 use crate::source::Source;
 use crate::source::SourceError;
 use crate::tasks::VOCAB_LEN;
@@ -40,6 +38,16 @@ pub enum OpenError {
         dir: PathBuf,
         /// Why.
         source: Box<CheckpointError>,
+    },
+    /// A model on its device.
+    #[error("{role} {dir}: {source}", dir = dir.display())]
+    Engine {
+        /// student or teacher.
+        role: &'static str,
+        /// Its folder.
+        dir: PathBuf,
+        /// Why.
+        source: Box<EngineError>,
     },
     /// A tokenizer.
     #[error("{role} {dir}: {source}", dir = dir.display())]
@@ -106,9 +114,10 @@ pub enum OpenError {
 }
 
 impl Trainer {
-    /// Opens the run of `config`. With `resume` it goes on from the newest whole checkpoint of `config.out`, if there
-    /// is one.
-    pub fn open(config: Config, cpu: Arc<Cpu>, resume: bool) -> Result<Trainer, OpenError> {
+    /// Opens the run of `config`. Rollouts and the teacher run on `device`, updates and evaluation on the CPU. With
+    /// `resume` it goes on from the newest whole checkpoint of `config.out`, if there is one.
+    pub fn open(config: Config, device: Device, resume: bool) -> Result<Trainer, OpenError> {
+        let cpu = Arc::clone(device.cpu());
         let student = open_checkpoint("student", &config.student)?;
         let teacher = open_checkpoint("teacher", &config.teacher)?;
         let (student_config, teacher_config) = (student.config().clone(), teacher.config().clone());
@@ -149,7 +158,7 @@ impl Trainer {
             student: student.model_hash(),
             teacher: teacher.model_hash(),
             recipe_hash: recipe.hash(),
-            device: cpu.to_string(),
+            device: device.to_string(),
         };
         let mut master = Master::load(&student, precision).map_err(|source| OpenError::Checkpoint {
             role: "student",
@@ -162,32 +171,34 @@ impl Trainer {
         }
         let failed = |role: &'static str, dir: &Path| {
             let dir = dir.to_owned();
-            move |source| OpenError::Checkpoint { role, dir, source: Box::new(source) }
+            move |source| OpenError::Engine { role, dir, source: Box::new(source) }
         };
-        let load = |recipe: Recipe, sequences: usize, len: usize| -> Result<Engine, CheckpointError> {
-            let mut model = Model::empty(student_config.clone(), recipe);
-            model.update(&cpu, master.updates, &mut master.version(&cpu))?;
-            let per_sequence = kv_layout(&model, PAGE_LEN).pages_for(len);
-            Ok(Engine::new(Arc::clone(&cpu), model, PAGE_LEN, sequences * per_sequence, valid))
+        let host = Device::Cpu(Arc::clone(&cpu));
+        let load = |device: &Device, recipe: Recipe, sequences: usize, len: usize| {
+            let pages = sequences * len.div_ceil(PAGE_LEN);
+            let (version, source) = (master.updates, &mut master.version(&cpu));
+            Engine::open(device, student_config.clone(), recipe, version, source, PAGE_LEN, pages, valid)
         };
         let len = prompt_max + completion;
         let sequences = config.sequences();
         let on_student = failed("student", &config.student);
-        let policy = load(identity.clone(), sequences.max(64), len).map_err(on_student.clone())?;
-        let rollout = if recipe.hash() == identity.hash() {
+        let policy = load(&host, identity.clone(), sequences.max(64), len).map_err(on_student.clone())?;
+        let rollout = if device.is_cpu() && recipe.hash() == identity.hash() {
             None
         } else {
-            Some(load(recipe, sequences, len).map_err(on_student)?)
+            Some(load(&device, recipe, sequences, len).map_err(on_student)?)
         };
         let identity = Recipe::built_in("identity", precision, &teacher_config)?;
-        let teacher = Model::load(&cpu, &teacher, identity).map_err(failed("teacher", &config.teacher))?;
-
         let micro_tokens = micro_tokens(&student_config).max(len);
-        let rows = micro_tokens; // no row is shorter than a token
-        let teacher_side = Side::new(&teacher, micro_tokens, rows.min(sequences.max(64)));
-        let behaviour =
-            Side::new(rollout.as_ref().unwrap_or(&policy).model(), micro_tokens, rows.min(sequences.max(64)));
-        let learner = Learner::new(policy.model(), micro_tokens, rows.min(sequences.max(64)));
+        let rows = micro_tokens.min(sequences.max(64)); // no row is shorter than a token
+        // On the CPU the teacher's pages are in its side.
+        let pages = if device.is_cpu() { 0 } else { crate::side::pages(micro_tokens, rows) };
+        let teacher_vocab = valid.min(teacher_config.vocab);
+        let teacher = Engine::open(&device, teacher_config, identity, 0, &mut &teacher, PAGE_LEN, pages, teacher_vocab)
+            .map_err(failed("teacher", &config.teacher))?;
+        let teacher_side = Beside::new(&teacher, micro_tokens, rows);
+        let behaviour = Beside::new(rollout.as_ref().unwrap_or(&policy), micro_tokens, rows);
+        let learner = Learner::new(policy.model(), micro_tokens, rows);
         Ok(Trainer {
             cpu,
             source,

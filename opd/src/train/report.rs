@@ -20,6 +20,8 @@ pub struct UpdateReport {
     pub entropy: f64,
     /// D = KL(rollout || student), exact over the vocabulary, nats per token.
     pub mismatch_nats: f64,
+    /// The same by where it comes from.
+    pub by_source: BySource,
     /// Its estimate from the sampled tokens alone.
     pub k3: f64,
     /// Norm of the gradient before clipping.
@@ -63,6 +65,13 @@ pub struct EvalReport {
     pub kl_teacher: f64,
 }
 
+/// D by where it comes from, nats per token. Here rollouts are of the version that is trained, so all of it is of one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct BySource {
+    /// Between two ways of computing one version: the recipe's rounding, and another device's order of sums.
+    pub numerics: f64,
+}
+
 /// A whole run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Summary {
@@ -72,6 +81,8 @@ pub struct Summary {
     pub tokens: u64,
     /// Exact D over all tokens of the run, nats per token.
     pub mismatch_nats: f64,
+    /// The same by where it comes from.
+    pub by_source: BySource,
     /// The largest update's.
     pub mismatch_nats_max: f64,
     /// Seconds by stage.
@@ -143,6 +154,7 @@ impl Totals {
     }
 
     pub(super) fn summary(&self) -> Summary {
-        Summary { mismatch_nats: per(self.d, self.sum.tokens), ..self.sum }
+        let mismatch_nats = per(self.d, self.sum.tokens);
+        Summary { mismatch_nats, by_source: BySource { numerics: mismatch_nats }, ..self.sum }
     }
 }

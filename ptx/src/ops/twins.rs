@@ -1,17 +1,11 @@
 //! What the tests of row and element ops share: seeded data, devices to compare, and comparisons that name the element.
 
-use crate::rng::{Purpose, Stream};
+pub(crate) use crate::conformance::data::normals;
 use crate::{Cpu, Isa};
 
 /// Every instruction set of this machine with 1, 2 and 3 threads; the first is the portable one on one thread.
 pub(crate) fn devices() -> Vec<Cpu> {
     Isa::available().into_iter().flat_map(|isa| [1, 2, 3].map(|threads| Cpu::with_isa(threads, isa))).collect()
-}
-
-/// `len` standard normals, the `index`-th set.
-pub(crate) fn normals(index: u64, len: usize) -> Vec<f32> {
-    let mut stream = Stream::new(11, Purpose::Test, index);
-    (0..len).map(|_| stream.normal()).collect()
 }
 
 /// `x` in f64.

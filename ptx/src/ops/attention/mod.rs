@@ -35,7 +35,10 @@ use crate::kv_tile::{KvPages, KvShape, Span, check};
 use crate::{Cpu, Scratch};
 
 mod backward;
+mod batch;
 pub mod cases;
+mod conform;
+pub mod cuda;
 mod forward;
 mod lanes;
 pub mod naive;
@@ -43,6 +46,9 @@ mod rows;
 #[cfg(test)]
 mod tests;
 mod widen;
+
+pub use batch::{Batch, BatchLimits, Plan};
+pub(crate) use conform::conform;
 
 /// Keys of a chunk.
 pub const CHUNK: usize = 256;

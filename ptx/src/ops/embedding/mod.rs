@@ -10,10 +10,14 @@
 //! Bytes: forward writes 4 per element and reads what `lookup` reads; backward reads 8 and writes 4, bound by memory.
 
 pub mod cases;
+mod conform;
 mod cpu;
+pub mod cuda;
 pub mod naive;
 #[cfg(test)]
 mod tests;
+
+pub(crate) use conform::conform;
 
 use crate::Cpu;
 

@@ -17,10 +17,14 @@ use crate::Cpu;
 use crate::kv_tile::{KvPagesMut, Span, check};
 
 pub mod cases;
+mod conform;
 mod cpu;
+pub mod cuda;
 pub mod naive;
 #[cfg(test)]
 mod tests;
+
+pub(crate) use conform::conform;
 
 /// Writes every span's rows of `k` and `v`, each `[tokens, kv_heads * head_dim]`, to their slots.
 ///

@@ -24,7 +24,9 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 pub mod cases;
+mod conform;
 mod cpu;
+pub mod cuda;
 mod kernel;
 pub mod naive;
 mod packed;
@@ -34,7 +36,9 @@ mod store;
 #[cfg(test)]
 mod tests;
 mod tiles;
+mod weights;
 
+pub(crate) use conform::conform;
 pub(crate) use kernel::prefetch;
 pub use packed::Packed;
 pub use scales::{SCALE_BLOCK, WeightScale, amax, larger};

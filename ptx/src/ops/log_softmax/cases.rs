@@ -1,5 +1,7 @@
 //! Shapes that every device is tested on.
 
+use crate::rng::{Purpose, Stream};
+
 /// One block of logits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Case {
@@ -34,3 +36,16 @@ pub const CASES: &[Case] = &[
 
 /// The vocabulary of Qwen3: ids, padded embedding rows.
 pub const QWEN3: Case = case(2, 151_936, 151_669, 1.0, 3.0);
+
+/// Seeded logits with NaN in the padding: whoever reads it is found out. One in 16 is minus infinity when asked.
+pub(crate) fn logits(case: &Case, seed: u64, masked: bool) -> Vec<f32> {
+    let mut stream = Stream::new(seed, Purpose::Test, case.vocab as u64);
+    let mut x = vec![f32::NAN; case.rows * case.vocab];
+    for row in x.chunks_mut(case.vocab) {
+        for (at, x) in row[..case.valid].iter_mut().enumerate() {
+            let value = stream.normal() * case.spread;
+            *x = if masked && at > 0 && stream.below(16) == 0 { f32::NEG_INFINITY } else { value };
+        }
+    }
+    x
+}

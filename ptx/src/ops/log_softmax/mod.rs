@@ -15,11 +15,19 @@
 //!
 //! **Accuracy.** With u = 2^-24: |lse - exact| <= u (100 + 5 tiles + 2 |lse|). An exp is within 4 u and its argument's
 //! rounding, a tile's sum within 68 u, each fold within 5 u, the last addition within u |lse|. In practice a tenth.
+//!
+//! **CUDA** ([`cuda`]). Equal logits give the same bits, lists and errors. Only the chain of fma of the fold runs one step
+//! after the other; the factors in it follow from the running maximum, which is no sum. The largest k are looked for
+//! from a bound down that at least k columns reach: the k-th largest of the tiles' maxima.
+
+pub(crate) use conform::{OnDevice, conform};
 
 use crate::{Cpu, Isa, scratch};
 
 pub mod cases;
+mod conform;
 pub(crate) mod cpu;
+pub mod cuda;
 pub mod naive;
 pub(crate) mod order;
 #[cfg(test)]

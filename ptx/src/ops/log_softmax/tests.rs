@@ -1,21 +1,9 @@
+pub(crate) use super::cases::logits;
 use super::cases::{CASES, Case, QWEN3};
 use super::*;
 use crate::Isa;
 use crate::ops::twins::assert_same_bits;
 use crate::rng::{Purpose, Stream};
-
-/// Seeded logits with NaN in the padding: whoever reads it is found out. One in 16 is minus infinity when asked.
-pub(crate) fn logits(case: &Case, seed: u64, masked: bool) -> Vec<f32> {
-    let mut stream = Stream::new(seed, Purpose::Test, case.vocab as u64);
-    let mut x = vec![f32::NAN; case.rows * case.vocab];
-    for row in x.chunks_mut(case.vocab) {
-        for (at, x) in row[..case.valid].iter_mut().enumerate() {
-            let value = stream.normal() * case.spread;
-            *x = if masked && at > 0 && stream.below(16) == 0 { f32::NEG_INFINITY } else { value };
-        }
-    }
-    x
-}
 
 /// The bound of the module's documentation.
 #[allow(clippy::cast_precision_loss)]

@@ -7,15 +7,21 @@
 //! [`sin_cos`](crate::math::sin_cos), times the attention factor of the scaling rule (YaRN; 1 elsewhere). The turn is
 //! `y1 = fma(x1, cos, -(x2 * sin))`, `y2 = fma(x2, cos, x1 * sin)`; the backward turns back with the same form.
 //!
+//! CUDA ([`cuda`]): the tables, with the same bits; heads are turned where keys are appended.
+//!
 //! Bytes: reads and writes 4 per element, bound by memory; the tables are shared by the heads.
 //!
 //! Accuracy: two roundings per product and sum, relative to `|x1 cos| + |x2 sin|`.
 
 pub mod cases;
+mod conform;
 mod cpu;
+pub mod cuda;
 pub mod naive;
 #[cfg(test)]
 mod tests;
+
+pub(crate) use conform::conform;
 
 use crate::Cpu;
 

@@ -9,12 +9,19 @@
 //! finite gets the scale NaN, so that it cannot pass unnoticed. Order: none, a row's scale is a maximum. Bytes: reads 4
 //! and writes 1 per element. Accuracy: code x scale is within 2^-4 |x| of x, or within half the smallest subnormal, 2^-10
 //! scale. Range: magnitudes from 1.9375 x 2^127 on round to 2^128, which reads back as infinity.
+//!
+//! CUDA ([`cuda`]): the same codes and scales; bf16 goes to a buffer of its own. NaN is 0x7fff in bf16, and of either sign
+//! in codes.
 
 pub mod cases;
+mod conform;
 mod cpu;
+pub mod cuda;
 pub mod naive;
 #[cfg(test)]
 mod tests;
+
+pub(crate) use conform::conform;
 
 use crate::Cpu;
 

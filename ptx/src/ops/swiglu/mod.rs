@@ -5,6 +5,8 @@
 //! Order: elementwise, `y = (gate * s) * up` with `s =` [`sigmoid`](crate::math::sigmoid)`(gate)`. Backward:
 //! `dup = dy * (gate * s)`, `dgate = (dy * up) * (s * fma(gate, 1 - s, 1))`.
 //!
+//! CUDA ([`cuda`], forward alone): the same bits, f32 or rounded once more to bf16; gate and up lie in one row.
+//!
 //! Bytes: forward reads 8 and writes 4 per element, backward reads 12 and writes 8; bound by memory where exp is
 //! vectorised.
 //!
@@ -12,10 +14,14 @@
 //! `|dy up s| (1 + |gate| (1 - s))`.
 
 pub mod cases;
+mod conform;
 mod cpu;
+pub mod cuda;
 pub mod naive;
 #[cfg(test)]
 mod tests;
+
+pub(crate) use conform::conform;
 
 use crate::Cpu;
 

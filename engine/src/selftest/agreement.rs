@@ -1,0 +1,100 @@
+//! A device against the CPU: logits within what rounding costs anyway, and the same greedy tokens.
+//!
+//! Two devices add in different orders. What that moves is rounded to the recipe's formats again and again, and sometimes
+//! to a neighbour. Both compute the same numbers but for such roundings, so each is as far from them as the recipe's own
+//! error, its logits against those of the same weights under the f32 recipe on the CPU; and two of them are at most twice
+//! that apart.
+
+use ptx::ops::sample::Params;
+
+use super::{Finding, Small, VOCAB, host, open};
+use crate::engine::{Device, Engine, EngineError, Feed, LOGIT_ROWS};
+use crate::recipe::{Precision, Recipe};
+use crate::rollout::{Answer, Limits, Request, RequestError, Session};
+
+/// Tokens whose logits are compared: more than a page, in one step.
+const PROMPT: usize = 40;
+
+/// Compares logits of a prompt and `tokens` greedy tokens.
+pub fn agreement(
+    device: &Device,
+    small: &Small,
+    tokens: usize,
+    each: &mut dyn FnMut(Finding),
+) -> Result<(), EngineError> {
+    let cpu = host(device);
+    let ids: Vec<u32> = (0..PROMPT).map(|i| u32::try_from(i * 37 % (VOCAB - 3)).expect("small")).collect();
+    let f32 = Recipe::built_in("f32", Precision::F32, &small.config).expect("a built-in name");
+    let exact = Small { recipe: f32, ..small.clone() };
+    let (mut ours, mut theirs) = (open(device, small, 16, 64)?, open(&cpu, small, 16, 64)?);
+    let got = logits(&mut ours, &ids)?;
+    let want = logits(&mut theirs, &ids)?;
+    let unrounded = logits(&mut open(&cpu, &exact, 16, 64)?, &ids)?;
+    let distance = |a: &[f32], b: &[f32]| {
+        a.iter()
+            .zip(b)
+            .map(|(a, b)| f64::from((a - b).abs()))
+            .fold(0.0, |max, d| if d > max || d.is_nan() { d } else { max })
+    };
+    let (error, allowed) = (distance(&got, &want), 2.0 * distance(&want, &unrounded));
+    let worst = error / allowed;
+    let failure = (worst.is_nan() || worst > 1.0)
+        .then(|| format!("logits are off by {error:.3e}; rounding allows {allowed:.3e}"));
+    each(Finding { model: small.name, check: "logits near the CPU's".into(), worst, failure });
+
+    // A tie within the error may fall either way; a clear choice may not.
+    let (got, want) = (greedy(&mut ours, &ids, tokens)?, greedy(&mut theirs, &ids, tokens)?);
+    let clear = want.1.iter().take_while(|&&ahead| f64::from(ahead) > 2.0 * error).count();
+    let other = (0..clear).find(|&at| got.0[at] != want.0[at]);
+    let failure = match other {
+        Some(at) => Some(format!("token {at} is {}, on the CPU {}, {:.3} ahead", got.0[at], want.0[at], want.1[at])),
+        None if small.clear && clear < tokens => Some(format!("only {clear} of {tokens} tokens are clear choices")),
+        None => None,
+    };
+    let worst = if failure.is_some() { f64::INFINITY } else { 0.0 };
+    each(Finding { model: small.name, check: format!("the CPU's greedy tokens ({clear} clear)"), worst, failure });
+    Ok(())
+}
+
+/// Logits of the real ids at every position, row after row.
+fn logits(engine: &mut Engine, ids: &[u32]) -> Result<Vec<f32>, EngineError> {
+    let mut sequence = engine.kv().sequence(ids.len());
+    engine.kv_mut().append(&mut sequence, ids.len()).expect("the pool is larger");
+    let ran = engine.step([Feed { sequence: &sequence, ids }]);
+    engine.kv_mut().end(sequence);
+    ran?;
+    let valid = engine.valid();
+    let mut all = Vec::new();
+    for first in (0..ids.len()).step_by(LOGIT_ROWS) {
+        let block = engine.logits(first..ids.len().min(first + LOGIT_ROWS))?;
+        all.extend(block.chunks_exact(VOCAB).flat_map(|row| &row[..valid]));
+    }
+    Ok(all)
+}
+
+/// The likeliest tokens one after the other, and how far ahead of the next each was in its logit.
+fn greedy(engine: &mut Engine, prompt: &[u32], tokens: usize) -> Result<(Vec<u32>, Vec<f32>), EngineError> {
+    let mut session = Session::new(engine, Limits::default());
+    let request = Request {
+        prompt: prompt.to_vec(),
+        params: Params { temperature: 0.0, ..Params::default() },
+        max_tokens: tokens,
+        top_logprobs: 2,
+        ..Request::default()
+    };
+    session.submit(engine, 0, request).expect("it can be served");
+    let (mut found, mut broken) = (None, None);
+    let mut answer = |answer| match answer {
+        Answer::Rollout(rollout) => {
+            let ahead = rollout.top.iter().map(|top| top[0].logprob_raw - top[1].logprob_raw).collect();
+            found = Some((rollout.ids, ahead));
+        }
+        Answer::Failed { error: RequestError::Device(error), .. } => broken = Some(error),
+        other => panic!("{other:?}"),
+    };
+    while session.step(engine, &mut answer) {}
+    match broken {
+        Some(error) => Err(error.into()),
+        None => Ok(found.expect("one completion")),
+    }
+}
