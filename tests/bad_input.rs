@@ -199,7 +199,7 @@ fn request_rows(b: &Bench) -> Vec<Row> {
         (with(b, ["--recipe", "nofile.toml"]), 1, &["nofile.toml", "does not exist", "kv8"]),
         (with(b, ["--recipe", "nowhere/mixed.toml"]), 1, &["nowhere/mixed.toml", "does not exist"]),
         (with(b, ["--recipe", "bf61"]), 1, &["unknown recipe", "bf61", "did you mean \"bf16\""]),
-        (with(b, ["--device", "gpu"]), 1, &["unknown device", "gpu", "cpu", "cuda"]),
+        (with(b, ["--device", "tpu"]), 1, &["unknown device", "tpu", "cuda", "cpu"]),
         (with(b, ["--isa", "sse9"]), 1, &["sse9", "available", "portable"]),
         (with(b, ["--threads", "1000000"]), 1, &["--threads is 1000000", "at most"]),
         (with(b, ["--prompt", "1+2="]), 2, &["--prompt", "cannot be used with"]),

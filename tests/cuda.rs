@@ -18,9 +18,12 @@ fn driver() -> TempDir {
     dir
 }
 
-/// Runs the binary with the simulated device, or with no driver at all.
+/// Runs the binary with the simulated device, or with what is no driver, whatever else this machine has.
 fn run(driver: Option<&TempDir>, words: &[&str]) -> Output {
     let none = tempfile::tempdir().expect("a temporary folder");
+    for name in ["libcuda.so.1", "libcuda.so"] {
+        std::fs::write(none.path().join(name), "no library").expect("written");
+    }
     let mut command = leeway();
     command.env("LD_LIBRARY_PATH", driver.unwrap_or(&none).path()).env("LEEWAY_SIMT_MODE", "fast");
     command.args(words).output().expect("the binary runs")
@@ -143,20 +146,22 @@ fn training_with_rollouts_on_a_device() {
         task_model(root.path().join(name).as_path(), seed);
     }
     let file = root.path().join("run.toml");
-    let text = "student = \"student\"\nteacher = \"teacher\"\nout = \"out\"\nupdates = 2\n[task]\nname = \"copy\"\n\
-                [train]\nbatch = 2\n[rollout]\nn = 2\nrecipe = \"identity\"\n[eval]\nproblems = 2\n";
+    let out = root.path().join("out");
+    let text = format!(
+        "student = \"student\"\nteacher = \"teacher\"\nout = {out:?}\nupdates = 2\n[task]\nname = \"copy\"\n\
+         [train]\nbatch = 2\n[rollout]\nn = 2\nrecipe = \"identity\"\n[eval]\nproblems = 2\n"
+    );
     std::fs::write(&file, text).expect("written");
     let file = file.to_str().expect("Unicode");
-    let out = format!("out={}", root.path().join("out").display());
-    let result = run_json(&driver, &["train", file, "--device", "cuda", "--set", &out]);
+    let result = run_json(&driver, &["train", file, "--device", "cuda"]);
     check_device(&result);
     let mismatch = result["mismatch_nats"].as_f64().expect("a number");
     assert!((0.0..1e-3).contains(&mismatch), "two devices under one recipe: {mismatch}");
     assert_eq!(result["by_source"], json!({"numerics": mismatch}));
-    let metrics = std::fs::read_to_string(root.path().join("out/metrics.jsonl")).expect("written");
+    let metrics = std::fs::read_to_string(out.join("metrics.jsonl")).expect("written");
     let update: Value = serde_json::from_str(metrics.lines().nth(1).expect("an update")).expect("JSON");
     assert_eq!(update["by_source"]["numerics"], update["mismatch_nats"]);
-    let rollouts = std::fs::read_to_string(root.path().join("out/rollouts.jsonl")).expect("written");
+    let rollouts = std::fs::read_to_string(out.join("rollouts.jsonl")).expect("written");
     assert!(rollouts.lines().all(|line| line.contains("simulated by ptx/simt")));
     // The same run on the CPU has other rollouts at most where two tokens are as likely; its mismatch is exactly zero.
     let on_cpu = common::run_json(["train", file, "--set", &format!("out={}", root.path().join("cpu").display())]);

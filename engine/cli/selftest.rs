@@ -15,7 +15,7 @@ use super::{Failure, Global};
 
 /// Greedy tokens that are compared with the CPU's, on hardware and where every one of them is simulated.
 const TOKENS: usize = 200;
-const TOKENS_SIMULATED: usize = 24;
+const TOKENS_SIMULATED: usize = 64;
 
 /// What a person must not overlook in a report of the simulated device.
 const SIMULATED: &str = "simulated device (ptx/simt): no time is reported";

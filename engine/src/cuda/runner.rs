@@ -81,17 +81,17 @@ struct Copies {
 }
 
 impl Runner {
-    #[allow(clippy::too_many_arguments)] // what a runner is made of, each another thing
+    /// For pages as `kv` counts them, and ids below `valid`.
     pub fn new(
         writer: Writer,
         config: Arc<ModelConfig>,
         recipe: Arc<Recipe>,
         version: u64,
         source: &mut dyn WeightSource,
-        shapes: Vec<KvShape>,
-        pool_pages: usize,
+        kv: &KvCache,
         valid: usize,
     ) -> Result<Runner, EngineError> {
+        let (shapes, pool_pages) = (kv.layout().layers().to_vec(), kv.pages());
         let gpu = writer.gpu.clone();
         let model = DeviceModel::new(&writer, Arc::clone(&config), Arc::clone(&recipe), version, source)?;
         let pool = |shape: &KvShape| {

@@ -154,10 +154,10 @@ impl Engine {
         };
         cuda::check(&config, &recipe)?;
         let shapes = kv_shapes(&config, &recipe, page_len);
-        let kv = KvCache::without_bytes(Layout::new(shapes.clone()), pages);
+        let kv = KvCache::without_bytes(Layout::new(shapes), pages);
         let writer = Writer { gpu, cpu, copies: Arc::default() };
         let (shared, own) = (Arc::new(config.clone()), Arc::new(recipe.clone()));
-        let runner = cuda::Runner::new(writer, shared, own, version, source, shapes, pages, valid)?;
+        let runner = cuda::Runner::new(writer, shared, own, version, source, &kv, valid)?;
         Ok(Engine::with(device.clone(), config, recipe, kv, valid, version, Backend::Cuda(Box::new(runner))))
     }
 

@@ -1,6 +1,8 @@
 //! The same tokens, weights and recipe give the same bits on one device: alone, batched, in pieces, scored again, over
 //! cached prefixes, on any pages, with graphs and without.
 
+use std::collections::HashSet;
+
 use ptx::ops::attention::CHUNK;
 use ptx::ops::sample::Params;
 use ptx::rng::{Purpose, Stream};
@@ -71,6 +73,9 @@ pub fn invariance(device: &Device, small: &Small, each: &mut dyn FnMut(Finding))
         let worst = if failure.is_some() { f64::INFINITY } else { 0.0 };
         each(Finding { model: small.name, check: check.to_owned(), worst, failure });
     };
+    let different = want.iter().map(|sample| &sample.1).collect::<HashSet<_>>().len();
+    let alike = (different <= want.len() / 2).then(|| format!("{different} of {} samples differ", want.len()));
+    report("samples differ, so that bits can", alike);
     for way in WAYS {
         // Graphs are a matter of CUDA devices.
         if device.is_cpu() && way.name == "in a graph" {

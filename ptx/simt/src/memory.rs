@@ -36,6 +36,12 @@ pub enum MemoryError {
         /// Bytes allocated.
         used: u64,
     },
+    /// More than one allocation can have.
+    #[error("an allocation of {asked} bytes; at most 4 GiB each")]
+    TooLarge {
+        /// Bytes asked for.
+        asked: u64,
+    },
     /// Zero bytes, which no allocation has.
     #[error("an allocation of zero bytes")]
     Empty,
@@ -149,6 +155,10 @@ impl Memory {
     pub(crate) fn alloc(&mut self, bytes: u64) -> Result<u64, MemoryError> {
         if bytes == 0 {
             return Err(MemoryError::Empty);
+        }
+        // Offsets within an allocation are kept in 32 bits.
+        if bytes > 1 << 32 {
+            return Err(MemoryError::TooLarge { asked: bytes });
         }
         if bytes > self.total - self.used {
             return Err(MemoryError::Full { asked: bytes, left: self.total - self.used, total: self.total });

@@ -38,15 +38,6 @@ pub(crate) enum Problem {
     Read(Option<u32>),
 }
 
-/// What is known of a word.
-#[derive(Clone, Copy, Default)]
-struct Cell {
-    write: u32,
-    read: u32,
-    /// Written bytes, and `PENDING`.
-    init: u32,
-}
-
 /// Threads of a warp at a moment: what its fast paths compare with.
 #[derive(Clone, Copy)]
 pub(crate) struct Now {
@@ -60,7 +51,12 @@ pub(crate) struct Now {
 
 /// The shadow of a block's shared memory.
 pub(crate) struct Shadow {
-    cells: Vec<Cell>,
+    /// By word: the record of its last writer; zero if never written, all ones if one look is not enough to judge it.
+    write: Vec<u32>,
+    /// By word: the record of its readers since.
+    read: Vec<u32>,
+    /// By word: written bytes, and `PENDING`.
+    init: Vec<u32>,
     /// Records of single bytes, of words that were accessed in parts; empty until the first such access.
     byte_write: Vec<[u32; 4]>,
     byte_read: Vec<[u32; 4]>,
@@ -80,7 +76,9 @@ pub(crate) struct Shadow {
 impl Shadow {
     pub(crate) fn new(words: usize, warps: usize) -> Shadow {
         Shadow {
-            cells: vec![Cell::default(); words],
+            write: vec![0; words],
+            read: vec![0; words],
+            init: vec![0; words],
             byte_write: Vec::new(),
             byte_read: Vec::new(),
             split: Vec::new(),
@@ -94,14 +92,16 @@ impl Shadow {
 
     /// Nothing is written, nobody has read.
     pub(crate) fn restart(&mut self) {
-        self.cells.fill(Cell::default());
+        self.init.fill(0);
         self.clear_records();
     }
 
     fn clear_records(&mut self) {
-        for cell in &mut self.cells {
-            (cell.write, cell.read) = (0, 0);
+        // What is written stays known as such, by a record that is ordered with everything.
+        for (write, init) in self.write.iter_mut().zip(&self.init) {
+            *write = u32::from(*init == 15);
         }
+        self.read.fill(0);
         self.byte_write.clear();
         self.byte_read.clear();
         self.split.clear();
@@ -213,17 +213,17 @@ impl Shadow {
     /// Records single bytes of `word` from now on.
     fn split(&mut self, word: usize) {
         if self.split.is_empty() {
-            self.split = vec![false; self.cells.len()];
-            self.byte_write = vec![[0; 4]; self.cells.len()];
-            self.byte_read = vec![[0; 4]; self.cells.len()];
+            self.split = vec![false; self.init.len()];
+            self.byte_write = vec![[0; 4]; self.init.len()];
+            self.byte_read = vec![[0; 4]; self.init.len()];
         }
         if !self.split[word] {
             self.split[word] = true;
-            self.byte_write[word] = [self.cells[word].write; 4];
-            self.byte_read[word] = [self.cells[word].read; 4];
+            self.byte_write[word] = [self.write[word]; 4];
+            self.byte_read[word] = [self.read[word]; 4];
             // A record that no fast comparison takes for ordered.
-            self.cells[word].write = u32::MAX;
-            self.cells[word].read = u32::MAX;
+            self.write[word] = u32::MAX;
+            self.read[word] = u32::MAX;
         }
     }
 
@@ -237,56 +237,72 @@ impl Shadow {
         Now { floor: self.floor, first: clock | (warp * 32), warp: clock | (WARP + warp), many: clock | MANY }
     }
 
-    /// A read of a whole word by a lane, where one look shows that it is in order.
+    /// A read of `LANES` lanes, N whole words each, one after the other, where one look at each shows that it is in order.
     #[inline(always)]
-    pub(crate) fn read_fast(&mut self, word: usize, now: Now, lane: u32) -> bool {
-        let cell = &mut self.cells[word];
-        let new = now.first + lane;
-        if cell.read < now.floor {
-            cell.read = new;
+    pub(crate) fn read_fast<const N: usize, const LANES: u32>(&mut self, word: usize, now: Now, lane: u32) -> bool {
+        let words = N * LANES as usize;
+        let writes = &self.write[word..][..words];
+        let reads = &mut self.read[word..][..words];
+        // Plain loops without early exits: the compiler makes vectors of them.
+        let mut bad = false;
+        for i in 0..words {
+            let new = now.first + lane + step(i / N);
+            let old = if reads[i] < now.floor { new } else { reads[i] };
+            reads[i] = old;
+            // Who read before in this interval is remembered already, unless as another single thread.
+            let unknown = (old != new) & (old != now.warp) & (old != now.many);
+            bad |= unknown | (writes[i].wrapping_sub(1) >= now.floor - 1);
         }
-        // Who read before in this interval is remembered already, unless as another single thread.
-        let known = cell.read == new || cell.read == now.warp || cell.read == now.many;
-        cell.init == 15 && cell.write < now.floor && known
+        !bad
     }
 
     /// A read of a whole word by two or more lanes of a warp, where one look shows that it is in order.
     #[inline(always)]
     pub(crate) fn read_together(&mut self, word: usize, now: Now) -> bool {
-        let cell = &mut self.cells[word];
-        if cell.read < now.floor {
-            cell.read = now.warp;
+        let read = &mut self.read[word];
+        if *read < now.floor {
+            *read = now.warp;
         }
-        let known = cell.read == now.warp || cell.read == now.many;
-        cell.init == 15 && cell.write < now.floor && known
+        self.write[word].wrapping_sub(1) < now.floor - 1 && (*read == now.warp || *read == now.many)
     }
 
-    /// A write of a whole word by a lane, where one look shows that it is in order.
+    /// A write of `LANES` lanes, N whole words each, one after the other, where one look at each shows that it is in order;
+    /// nothing is recorded otherwise.
     #[inline(always)]
-    pub(crate) fn write_fast(&mut self, word: usize, now: Now, lane: u32) -> bool {
-        let cell = &mut self.cells[word];
-        let ordered = cell.write < now.floor && cell.read < now.floor && cell.init & PENDING == 0;
-        if ordered {
-            (cell.write, cell.init) = (now.first + lane, 15);
+    pub(crate) fn write_fast<const N: usize, const LANES: u32>(&mut self, word: usize, now: Now, lane: u32) -> bool {
+        let words = N * LANES as usize;
+        let writes = &mut self.write[word..][..words];
+        let reads = &self.read[word..][..words];
+        let mut bad = false;
+        for i in 0..words {
+            bad |= (writes[i] >= now.floor) | (reads[i] >= now.floor);
         }
-        ordered
+        if bad {
+            return false;
+        }
+        let init = &mut self.init[word..][..words];
+        for i in 0..words {
+            writes[i] = now.first + lane + step(i / N);
+            init[i] = 15;
+        }
+        true
     }
 
     /// A read of the bytes of `word` in `bytes`.
     #[cold]
     #[inline(never)]
     pub(crate) fn read(&mut self, word: usize, bytes: u32, me: Actor) -> Result<(), Problem> {
-        if self.cells[word].init & PENDING != 0 {
+        if self.init[word] & PENDING != 0 {
             return Err(Problem::Pending);
         }
-        if self.cells[word].init & bytes != bytes {
+        if self.init[word] & bytes != bytes {
             return Err(Problem::Uninitialized);
         }
         if bytes == 15 && !self.is_split(word) {
-            if !self.ordered(self.cells[word].write, me) {
-                return Err(Problem::Write(Self::known(self.cells[word].write)));
+            if !self.ordered(self.write[word], me) {
+                return Err(Problem::Write(Self::known(self.write[word])));
             }
-            self.cells[word].read = self.merged(self.cells[word].read, me);
+            self.read[word] = self.merged(self.read[word], me);
             return Ok(());
         }
         self.split(word);
@@ -303,19 +319,19 @@ impl Shadow {
     #[cold]
     #[inline(never)]
     pub(crate) fn write(&mut self, word: usize, bytes: u32, me: Actor, same: bool) -> Result<(), Problem> {
-        if self.cells[word].init & PENDING != 0 {
+        if self.init[word] & PENDING != 0 {
             return Err(Problem::Pending);
         }
         let new = self.record(me);
-        let same = same && self.cells[word].init & bytes == bytes;
+        let same = same && self.init[word] & bytes == bytes;
         if bytes == 15 && !self.is_split(word) {
-            if !same && !self.ordered(self.cells[word].write, me) {
-                return Err(Problem::Write(Self::known(self.cells[word].write)));
+            if !same && !self.ordered(self.write[word], me) {
+                return Err(Problem::Write(Self::known(self.write[word])));
             }
-            if !self.ordered(self.cells[word].read, me) {
-                return Err(Problem::Read(Self::known(self.cells[word].read)));
+            if !self.ordered(self.read[word], me) {
+                return Err(Problem::Read(Self::known(self.read[word])));
             }
-            self.cells[word].write = new;
+            self.write[word] = new;
         } else {
             self.split(word);
             for byte in (0..4).filter(|b| bytes >> b & 1 == 1) {
@@ -331,17 +347,17 @@ impl Shadow {
             if bytes == 15 {
                 // One writer of the whole word again; its readers are all ordered before it.
                 self.split[word] = false;
-                self.cells[word].write = new;
-                self.cells[word].read = 0;
+                self.write[word] = new;
+                self.read[word] = 0;
             }
         }
-        self.cells[word].init |= bytes;
+        self.init[word] |= bytes;
         Ok(())
     }
 
     /// An atomic operation on `word`, which both reads and writes it, at once.
     pub(crate) fn atomic(&mut self, word: usize, thread: u32) -> Result<(), Problem> {
-        match self.cells[word].init {
+        match self.init[word] {
             15 => self.write(word, 15, Actor { thread, atomic: true }, false),
             init if init & PENDING != 0 => Err(Problem::Pending),
             _ => Err(Problem::Uninitialized),
@@ -351,110 +367,24 @@ impl Shadow {
     /// A copy to `word` begins: a write whose data nobody may read before it is waited for.
     pub(crate) fn begin_copy(&mut self, word: usize, me: Actor) -> Result<(), Problem> {
         self.write(word, 15, me, false)?;
-        self.cells[word].init = PENDING;
+        self.init[word] = PENDING;
+        self.write[word] = u32::MAX;
         Ok(())
     }
 
     /// A copy to `word` is complete.
     pub(crate) fn end_copy(&mut self, word: usize, me: Actor) {
-        self.cells[word].init = 15;
-        self.cells[word].write = self.record(me);
+        self.init[word] = 15;
+        self.write[word] = self.record(me);
     }
+}
+
+/// A lane's distance from the first.
+#[inline(always)]
+#[allow(clippy::cast_possible_truncation)]
+fn step(lane: usize) -> u32 {
+    lane as u32
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn actor(thread: u32) -> Actor {
-        Actor { thread, atomic: false }
-    }
-
-    #[test]
-    fn a_barrier_of_the_block_orders_everything() {
-        let mut s = Shadow::new(4, 2);
-        assert_eq!(s.read(0, 15, actor(0)), Err(Problem::Uninitialized));
-        s.write(0, 15, actor(0), false).unwrap();
-        s.read(0, 15, actor(0)).unwrap();
-        assert_eq!(s.read(0, 15, actor(40)), Err(Problem::Write(Some(0))));
-        assert_eq!(s.read(0, 15, actor(1)), Err(Problem::Write(Some(0))));
-        s.block_barrier();
-        s.read(0, 15, actor(40)).unwrap();
-        assert_eq!(s.write(0, 15, actor(0), false), Err(Problem::Read(Some(40))));
-        s.read(0, 15, actor(41)).unwrap();
-        assert_eq!(s.write(0, 15, actor(41), false), Err(Problem::Read(None)));
-        s.block_barrier();
-        s.write(0, 15, actor(0), false).unwrap();
-    }
-
-    #[test]
-    fn a_warp_barrier_orders_its_lanes_only() {
-        let mut s = Shadow::new(4, 2);
-        s.write(0, 15, actor(0), false).unwrap();
-        s.warp_barrier(0, u32::MAX, true);
-        s.read(0, 15, actor(1)).unwrap();
-        s.read(0, 15, actor(2)).unwrap();
-        assert_eq!(s.read(0, 15, actor(33)), Err(Problem::Write(Some(0))));
-        s.warp_barrier(0, u32::MAX, true);
-        s.write(0, 15, actor(3), false).unwrap();
-    }
-
-    #[test]
-    fn barriers_of_some_lanes_chain() {
-        let mut s = Shadow::new(4, 1);
-        s.write(0, 15, actor(0), false).unwrap();
-        s.warp_barrier(0, 0b011, false);
-        s.read(0, 15, actor(1)).unwrap();
-        assert_eq!(s.read(0, 15, actor(2)), Err(Problem::Write(Some(0))));
-        s.warp_barrier(0, 0b110, false);
-        s.read(0, 15, actor(2)).unwrap();
-    }
-
-    #[test]
-    fn a_barrier_of_some_warps_orders_them_only() {
-        let mut s = Shadow::new(4, 3);
-        s.write(0, 15, actor(0), false).unwrap();
-        s.warps_barrier(&[0, 1]);
-        s.read(0, 15, actor(32)).unwrap();
-        assert_eq!(s.read(0, 15, actor(64)), Err(Problem::Write(Some(0))));
-        s.warps_barrier(&[1, 2]);
-        s.read(0, 15, actor(64)).unwrap();
-    }
-
-    #[test]
-    fn bytes_of_a_word_are_apart() {
-        let mut s = Shadow::new(4, 1);
-        s.write(0, 0b0011, actor(0), false).unwrap();
-        s.write(0, 0b1100, actor(1), false).unwrap();
-        s.read(0, 0b0011, actor(0)).unwrap();
-        assert_eq!(s.read(0, 0b1100, actor(0)), Err(Problem::Write(Some(1))));
-        s.block_barrier();
-        s.read(0, 15, actor(5)).unwrap();
-        s.block_barrier();
-        s.write(0, 15, actor(6), false).unwrap();
-        s.read(0, 15, actor(6)).unwrap();
-    }
-
-    #[test]
-    fn equal_writes_and_atomics_do_not_race() {
-        let mut s = Shadow::new(4, 1);
-        s.write(0, 15, actor(0), false).unwrap();
-        s.write(0, 15, actor(1), true).unwrap();
-        assert_eq!(s.write(0, 15, actor(0), false), Err(Problem::Write(Some(1))));
-        s.block_barrier();
-        s.atomic(0, 0).unwrap();
-        s.atomic(0, 1).unwrap();
-        assert_eq!(s.atomic(1, 1), Err(Problem::Uninitialized));
-        assert_eq!(s.read(0, 15, actor(0)), Err(Problem::Write(Some(1))));
-    }
-
-    #[test]
-    fn copies_are_unreadable_until_they_end() {
-        let mut s = Shadow::new(4, 1);
-        s.begin_copy(0, actor(0)).unwrap();
-        assert_eq!(s.read(0, 15, actor(0)), Err(Problem::Pending));
-        s.end_copy(0, actor(0));
-        s.read(0, 15, actor(0)).unwrap();
-        assert_eq!(s.read(0, 15, actor(1)), Err(Problem::Write(Some(0))));
-    }
-}
+mod tests;

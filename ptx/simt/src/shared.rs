@@ -52,7 +52,8 @@ impl Shared {
         // where the first lane's place in its word is kept as well.
         let offsets = if first.is_multiple_of(4) { offsets } else { offsets.map(|o| o.wrapping_add(first % 4)) };
         let known = &mut self.patterns[site as usize];
-        if known.mask != mask || known.offsets != offsets {
+        let differs = known.offsets.iter().zip(&offsets).fold(known.mask ^ mask, |d, (a, b)| d | (a ^ b));
+        if differs != 0 {
             let (wavefronts, least) = passes(at, mask, words);
             *known = Pattern { mask, offsets, wavefronts, least };
         }

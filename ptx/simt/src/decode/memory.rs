@@ -118,7 +118,7 @@ impl Decoder<'_> {
             });
         }
         let (dst, src) = if loads { (args[1..].to_vec(), vec![base]) } else { (vec![], args.clone()) };
-        let exec = if loads { exec::LOAD } else { exec::STORE };
+        let exec = exec::executor(&m, !loads);
         self.push(exec, counted(m.space), dst, src, Extra::Mem(vec![(m, args)]));
         Ok(())
     }

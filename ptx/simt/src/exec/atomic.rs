@@ -2,10 +2,9 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::exec::memory::{
-    addresses, count, count_shared, lanes_within, locate, mark_atomic, misaligned, misaligned_fault, shared_bounds,
-    shared_fault,
-};
+use crate::exec::global::{count, locate, mark_atomic};
+use crate::exec::memory::{Shape, addresses, lanes_within, misaligned, misaligned_fault, offsets, word};
+use crate::exec::shared::{count_shared, shared_bounds, shared_fault};
 use crate::exec::value::low_word;
 use crate::exec::{Exec, Step, exec};
 use crate::fault::FaultKind;
@@ -163,19 +162,19 @@ fn global(
     let (at, _) = locate(cx, m.site, addr, 1 << lane, size)?;
     let memory = cx.memory;
     let a = &memory.live[at];
-    let offset = addr[lane] - a.base;
+    let offset = low_word(addr[lane] - a.base);
     if cx.counts && !*counted {
         *counted = true;
         let lanes = lanes_within(addr, w.mask, a.base, a.bytes, size);
-        let offsets = std::array::from_fn(|i| if lanes >> i & 1 == 1 { addr[i] - a.base } else { 0 });
-        count(cx, a, at, 0, &offsets, lanes, size);
-        count(cx, a, at, 1, &offsets, lanes, size);
+        let offsets = offsets(addr, lanes, a.base);
+        count(cx, a, at, 0, &offsets, lanes, low_word(size), Shape::Gather);
+        count(cx, a, at, 1, &offsets, lanes, low_word(size), Shape::Gather);
     }
-    if !mark_atomic(cx, a, offset, size) {
+    if !mark_atomic(cx, a, offset, low_word(size)) {
         let detail = format!("an atomic {offset} bytes into the allocation {:#x}, where nothing was written", a.base);
         return Err(cx.fault(FaultKind::Uninitialized, lane, Some(addr[lane]), detail));
     }
-    let start = usize::try_from(offset / 4).unwrap_or(usize::MAX);
+    let start = word(offset);
     if m.width == 4 {
         let cell = &a.words[start];
         let update = |old: u32| Some(low_word(apply(m.variant, 4, u64::from(old), b, c)));

@@ -6,9 +6,9 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::counters::Class;
-use crate::exec::memory::{
-    addresses, count, count_shared, lanes_within, locate, misaligned, misaligned_fault, shared_bounds, shared_fault,
-};
+use crate::exec::global::{count, locate};
+use crate::exec::memory::{Shape, addresses, lanes_within, misaligned, misaligned_fault, offsets, word};
+use crate::exec::shared::{count_shared, shared_bounds, shared_fault};
 use crate::exec::value::low_word;
 use crate::exec::{Exec, Row, Step, exec};
 use crate::fault::FaultKind;
@@ -40,8 +40,7 @@ fn copy(w: &mut Warp, cx: &mut Ctx<'_>, op: &Op) -> Step {
     if let Err(step) = fetch(w, cx, from.site, &source, &sizes, bytes, &mut data) {
         return step;
     }
-    let first = target[first_lane(w.mask)];
-    let at: [u32; 32] = std::array::from_fn(|i| low_word(if w.mask >> i & 1 == 1 { target[i] } else { first }));
+    let at = offsets(&target, w.mask, 0);
     let words = low_word(bytes / 4);
     if cx.counts {
         count_shared(cx, to.site, &at, w.mask, words);
@@ -100,12 +99,12 @@ fn fetch(
         let (index, lanes) = locate(cx, site, source, alike, size)?;
         rest &= !lanes;
         let a = &memory.live[index];
-        let offset = std::array::from_fn(|i| if lanes >> i & 1 == 1 { source[i] - a.base } else { 0 });
+        let offset = offsets(source, lanes, a.base);
         if cx.counts {
-            count(cx, a, index, 0, &offset, lanes, size);
+            count(cx, a, index, 0, &offset, lanes, low_word(size), Shape::Gather);
         }
         for i in (0..32).filter(|i| lanes >> i & 1 == 1) {
-            let start = usize::try_from(offset[i] / 4).unwrap_or(usize::MAX);
+            let start = word(offset[i]);
             for j in 0..low_word(size.div_ceil(4)) {
                 let word = start + j as usize;
                 let left = size - u64::from(j) * 4;

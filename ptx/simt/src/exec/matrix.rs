@@ -1,10 +1,9 @@
 //! `ldmatrix`: matrices of 8 rows of 16 bytes from shared memory, spread over the warp.
 
-use crate::exec::memory::{
-    addresses, count_shared, lanes_within, misaligned, misaligned_fault, shared_bounds, shared_fault,
-};
+use crate::exec::memory::{addresses, lanes_within, misaligned, misaligned_fault, offsets};
 use crate::exec::mma::whole_warp;
-use crate::exec::value::{low_word, put_words};
+use crate::exec::shared::{count_shared, shared_bounds, shared_fault};
+use crate::exec::value::put_words;
 use crate::exec::{Exec, Step, exec};
 use crate::program::Op;
 use crate::shadow::{Actor, Problem, Shadow};
@@ -33,16 +32,13 @@ fn load(w: &mut Warp, cx: &mut Ctx<'_>, op: &Op) -> Step {
     }
     let transposed = m.variant == 1;
     if cx.counts {
-        let first = addr[0];
-        let at = std::array::from_fn(|i| low_word(if givers >> i & 1 == 1 { addr[i] } else { first }));
+        let at = offsets(&addr, givers, 0);
         count_shared(cx, m.site, &at, givers, 4);
     }
-    if let Some(mut shadow) = cx.shared.shadow.take() {
-        let found = check(&mut shadow, w.index * 32, &addr, 8 * matrices, transposed);
-        cx.shared.shadow = Some(shadow);
-        if let Err((lane, problem)) = found {
-            return shared_fault(cx, lane, addr[lane], problem);
-        }
+    if let Some(shadow) = &mut cx.shared.shadow
+        && let Err((lane, problem)) = check(shadow, w.index, &addr, 8 * matrices, transposed)
+    {
+        return shared_fault(cx, lane, addr[lane], problem);
     }
     let args = &cx.program.args[m.args as usize + 1..][..matrices];
     let words = &cx.shared.words;
@@ -68,22 +64,29 @@ fn load(w: &mut Warp, cx: &mut Ctx<'_>, op: &Op) -> Step {
 
 /// A word is read by the lane that receives it: one, or two where the matrix is transposed. A fault names the lane that
 /// gave the address.
+#[inline(always)]
 fn check(
     shadow: &mut Shadow,
-    first_thread: u32,
+    warp: u32,
     addr: &[u64; 32],
     rows: usize,
     transposed: bool,
 ) -> Result<(), (usize, Problem)> {
+    let now = shadow.now(warp);
     for (giver, &address) in addr.iter().enumerate().take(rows) {
         let start = usize::try_from(address / 4).unwrap_or(usize::MAX);
         let row = u32::try_from(giver % 8).expect("a row of 8");
         for column in 0..4_u32 {
             let word = start + column as usize;
-            let readers =
-                if transposed { [8 * column + row / 2, 8 * column + 4 + row / 2] } else { [4 * row + column; 2] };
-            for reader in readers {
-                let me = Actor { thread: first_thread + reader, atomic: false };
+            let (readers, good) = if transposed {
+                let readers = [8 * column + row / 2, 8 * column + 4 + row / 2];
+                (readers, shadow.read_together(word, now))
+            } else {
+                let reader = 4 * row + column;
+                ([reader; 2], shadow.read_fast::<1, 1>(word, now, reader))
+            };
+            for reader in readers.into_iter().filter(|_| !good) {
+                let me = Actor { thread: warp * 32 + reader, atomic: false };
                 shadow.read(word, 15, me).map_err(|p| (giver, p))?;
             }
         }

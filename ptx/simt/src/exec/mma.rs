@@ -5,35 +5,54 @@
 //! pessimistic mode the chain of 8-bit floats keeps only 13 bits of mantissa after each step, towards zero.
 
 use crate::counters::Class;
-use crate::exec::formats::{bf16_to_f32, canonical, e4m3_to_f32, e5m2_to_f32, f16_to_f32};
-use crate::exec::value::{low_half, put_words};
-use crate::exec::{Exec, Row, Step, exec};
+use crate::exec::formats::{canonical, e4m3_to_f32, e5m2_to_f32, f16_to_f32};
+use crate::exec::value::{low_byte, low_half, put_words};
+use crate::exec::{Exec, Row, Step};
 use crate::fault::FaultKind;
 use crate::program::Op;
 use crate::state::{Ctx, Warp, first_lane};
 use crate::types::Kind;
 
-/// Elements of a register.
-type Unpack<const P: usize> = fn(u32) -> [f32; P];
-
-#[inline(always)]
-fn bf16x2(r: u32) -> [f32; 2] {
-    [bf16_to_f32(low_half(r)), bf16_to_f32(low_half(r >> 16))]
+/// Element `e` of a register's value.
+trait Unpack: Copy {
+    fn element(self, r: u32, e: usize) -> f32;
 }
 
-#[inline(always)]
-fn f16x2(r: u32) -> [f32; 2] {
-    [f16_to_f32(low_half(r)), f16_to_f32(low_half(r >> 16))]
+#[derive(Clone, Copy)]
+struct Bf16;
+#[derive(Clone, Copy)]
+struct F16;
+#[derive(Clone, Copy)]
+struct E4m3;
+#[derive(Clone, Copy)]
+struct E5m2;
+
+impl Unpack for Bf16 {
+    #[inline(always)]
+    fn element(self, r: u32, e: usize) -> f32 {
+        f32::from_bits(if e == 0 { r << 16 } else { r & 0xffff_0000 })
+    }
 }
 
-#[inline(always)]
-fn e4m3x4(r: u32) -> [f32; 4] {
-    r.to_le_bytes().map(e4m3_to_f32)
+impl Unpack for F16 {
+    #[inline(always)]
+    fn element(self, r: u32, e: usize) -> f32 {
+        f16_to_f32(low_half(r >> (16 * e)))
+    }
 }
 
-#[inline(always)]
-fn e5m2x4(r: u32) -> [f32; 4] {
-    r.to_le_bytes().map(e5m2_to_f32)
+impl Unpack for E4m3 {
+    #[inline(always)]
+    fn element(self, r: u32, e: usize) -> f32 {
+        e4m3_to_f32(low_byte(r >> (8 * e)))
+    }
+}
+
+impl Unpack for E5m2 {
+    #[inline(always)]
+    fn element(self, r: u32, e: usize) -> f32 {
+        e5m2_to_f32(low_byte(r >> (8 * e)))
+    }
 }
 
 /// All 32 lanes must be here: a fragment is spread over them.
@@ -47,16 +66,22 @@ pub(crate) fn whole_warp(w: &Warp, cx: &mut Ctx<'_>) -> Result<(), Step> {
     Err(cx.fault(FaultKind::Divergence, lane, None, detail))
 }
 
+/// The operands of a product, in the order of the chain: columns of a, rows of b, rows of c.
+struct Product<const K: usize> {
+    a: [[f32; 16]; K],
+    b: [[f32; 8]; K],
+    c: [[f32; 8]; 16],
+}
+
 /// `d[16,8] = a[16,K] b[K,8] + c[16,8]`, P elements a register. With g = lane / 4 and t = lane % 4, and chunks of 4 P along
 /// k: register 2 i + h of a holds row g + 8 h, elements 4 P i + P t ..; register i of b column g, the same elements.
 #[inline(always)]
-fn mma<const K: usize, const P: usize>(
+fn mma<const K: usize, const P: usize, A: Unpack, B: Unpack>(
     w: &mut Warp,
     cx: &mut Ctx<'_>,
     op: &Op,
-    unpack_a: Unpack<P>,
-    unpack_b: Unpack<P>,
-    narrow: bool,
+    (unpack_a, unpack_b): (A, B),
+    chain: impl Fn(&mut Product<K>),
 ) -> Step {
     if let Err(step) = whole_warp(w, cx) {
         return step;
@@ -64,38 +89,38 @@ fn mma<const K: usize, const P: usize>(
     let chunks = K / (4 * P);
     let args = &cx.program.args[op.x as usize..][..8 + 3 * chunks];
     let reg = |i: usize| &w.regs.words[usize::from(args[i])].0;
-    let mut a = [[0.0_f32; K]; 16];
-    let mut b = [[0.0_f32; 8]; K];
-    let mut c = [[0.0_f32; 8]; 16];
+    let mut p = Product { a: [[0.0; 16]; K], b: [[0.0; 8]; K], c: [[0.0; 8]; 16] };
     for chunk in 0..chunks {
-        for half in 0..2 {
-            let from = reg(4 + 2 * chunk + half);
-            for (lane, &r) in from.iter().enumerate() {
-                let k = 4 * P * chunk + P * (lane % 4);
-                a[lane / 4 + 8 * half][k..k + P].copy_from_slice(&unpack_a(r));
-            }
-        }
-        let from = reg(4 + 2 * chunks + chunk);
-        for (lane, &r) in from.iter().enumerate() {
-            for (e, x) in unpack_b(r).into_iter().enumerate() {
-                b[4 * P * chunk + P * (lane % 4) + e][lane / 4] = x;
+        let registers = [4 + 2 * chunk, 5 + 2 * chunk, 4 + 2 * chunks + chunk].map(reg);
+        for e in 0..P {
+            // All lanes at once, then to their places.
+            let low: [f32; 32] = std::array::from_fn(|lane| unpack_a.element(registers[0][lane], e));
+            let high: [f32; 32] = std::array::from_fn(|lane| unpack_a.element(registers[1][lane], e));
+            let b: [f32; 32] = std::array::from_fn(|lane| unpack_b.element(registers[2][lane], e));
+            for t in 0..4 {
+                let k = 4 * P * chunk + P * t + e;
+                for g in 0..8 {
+                    p.a[k][g] = low[4 * g + t];
+                    p.a[k][g + 8] = high[4 * g + t];
+                    p.b[k][g] = b[4 * g + t];
+                }
             }
         }
     }
     for i in 0..4 {
         let from = reg(4 + 3 * chunks + i);
         for (lane, &bits) in from.iter().enumerate() {
-            c[lane / 4 + 8 * (i / 2)][2 * (lane % 4) + i % 2] = f32::from_bits(bits);
+            p.c[lane / 4 + 8 * (i / 2)][2 * (lane % 4) + i % 2] = f32::from_bits(bits);
         }
     }
-    if narrow && cx.pessimistic {
-        truncating(&a, &b, &mut c);
+    if P == 4 && cx.pessimistic {
+        truncating(&mut p);
     } else {
-        chain(&a, &b, &mut c);
+        chain(&mut p);
     }
-    for i in 0..4 {
-        let out = std::array::from_fn(|lane| canonical(c[lane / 4 + 8 * (i / 2)][2 * (lane % 4) + i % 2]).to_bits());
-        put_words(&mut w.regs, args[i], u32::MAX, out);
+    for (i, &slot) in args[..4].iter().enumerate() {
+        let out = std::array::from_fn(|lane| p.c[lane / 4 + 8 * (i / 2)][2 * (lane % 4) + i % 2]);
+        put_words(&mut w.regs, slot, u32::MAX, out.map(|x| canonical(x).to_bits()));
     }
     if cx.counts {
         cx.tally.mma_flops += 2 * 16 * 8 * K as u64;
@@ -103,34 +128,62 @@ fn mma<const K: usize, const P: usize>(
     Step::Next
 }
 
-/// Half of the rows at a time, so that all sums stay in registers.
-#[inline(always)]
-fn chain<const K: usize>(a: &[[f32; K]; 16], b: &[[f32; 8]; K], c: &mut [[f32; 8]; 16]) {
-    for half in 0..2 {
-        let mut sums = [[0.0; 8]; 8];
-        for (row, sums) in sums.iter_mut().enumerate() {
-            *sums = c[8 * half + row];
-        }
-        for k in 0..K {
-            for (row, sums) in sums.iter_mut().enumerate() {
-                for (sum, &b) in sums.iter_mut().zip(&b[k]) {
-                    *sum = a[8 * half + row][k].mul_add(b, *sum);
-                }
+fn chain<const K: usize>(p: &mut Product<K>) {
+    for (a, b) in p.a.iter().zip(&p.b) {
+        for (a, c) in a.iter().zip(&mut p.c) {
+            for (b, c) in b.iter().zip(c) {
+                *c = a.mul_add(*b, *c);
             }
         }
-        c[8 * half..][..8].copy_from_slice(&sums);
     }
 }
 
-fn truncating<const K: usize>(a: &[[f32; K]; 16], b: &[[f32; 8]; K], c: &mut [[f32; 8]; 16]) {
-    for (a, c) in a.iter().zip(c) {
-        for (&a, b) in a.iter().zip(b) {
-            for (c, &b) in c.iter_mut().zip(b) {
-                let sum = a.mul_add(b, *c);
+/// The same chain, eight columns to a register and half of the rows at a time, so that all sums stay in registers. Compilers
+/// find worse ways when left to themselves.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+fn chain_avx2<const K: usize>(p: &mut Product<K>) {
+    use std::arch::x86_64::{__m256, _mm256_fmadd_ps, _mm256_set1_ps};
+    for half in 0..2 {
+        let mut sums: [__m256; 8] = std::array::from_fn(|row| bytemuck::cast(p.c[8 * half + row]));
+        for (a, b) in p.a.iter().zip(&p.b) {
+            let b: __m256 = bytemuck::cast(*b);
+            for (row, sum) in sums.iter_mut().enumerate() {
+                *sum = _mm256_fmadd_ps(_mm256_set1_ps(a[8 * half + row]), b, *sum);
+            }
+        }
+        for (row, sum) in sums.into_iter().enumerate() {
+            p.c[8 * half + row] = bytemuck::cast(sum);
+        }
+    }
+}
+
+fn truncating<const K: usize>(p: &mut Product<K>) {
+    for (a, b) in p.a.iter().zip(&p.b) {
+        for (a, c) in a.iter().zip(&mut p.c) {
+            for (b, c) in b.iter().zip(c) {
+                let sum = a.mul_add(*b, *c);
                 *c = if sum.is_finite() { f32::from_bits(sum.to_bits() & !0x3ff) } else { sum };
             }
         }
     }
+}
+
+/// The product for any host and for those with AVX2.
+macro_rules! product {
+    ($k:literal, $p:literal, $a:expr, $b:expr) => {{
+        fn portable(w: &mut Warp, cx: &mut Ctx<'_>, op: &Op) -> Step {
+            mma::<$k, $p, _, _>(w, cx, op, ($a, $b), chain)
+        }
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
+        fn avx2(w: &mut Warp, cx: &mut Ctx<'_>, op: &Op) -> Step {
+            mma::<$k, $p, _, _>(w, cx, op, ($a, $b), |p| chain_avx2(p))
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        use portable as avx2;
+        Exec { portable, avx2 }
+    }};
 }
 
 fn row(shape: &str, types: &str, k: usize, per_register: usize, exec: Exec) -> Row {
@@ -149,12 +202,12 @@ fn row(shape: &str, types: &str, k: usize, per_register: usize, exec: Exec) -> R
 
 /// The rows of this file.
 pub(crate) fn rows(out: &mut Vec<Row>) {
-    out.push(row("m16n8k16", "bf16.bf16", 16, 2, exec!(|w, cx, op| mma::<16, 2>(w, cx, op, bf16x2, bf16x2, false))));
-    out.push(row("m16n8k16", "f16.f16", 16, 2, exec!(|w, cx, op| mma::<16, 2>(w, cx, op, f16x2, f16x2, false))));
-    out.push(row("m16n8k8", "bf16.bf16", 8, 2, exec!(|w, cx, op| mma::<8, 2>(w, cx, op, bf16x2, bf16x2, false))));
-    out.push(row("m16n8k8", "f16.f16", 8, 2, exec!(|w, cx, op| mma::<8, 2>(w, cx, op, f16x2, f16x2, false))));
-    out.push(row("m16n8k32", "e4m3.e4m3", 32, 4, exec!(|w, cx, op| mma::<32, 4>(w, cx, op, e4m3x4, e4m3x4, true))));
-    out.push(row("m16n8k32", "e5m2.e5m2", 32, 4, exec!(|w, cx, op| mma::<32, 4>(w, cx, op, e5m2x4, e5m2x4, true))));
-    out.push(row("m16n8k32", "e4m3.e5m2", 32, 4, exec!(|w, cx, op| mma::<32, 4>(w, cx, op, e4m3x4, e5m2x4, true))));
-    out.push(row("m16n8k32", "e5m2.e4m3", 32, 4, exec!(|w, cx, op| mma::<32, 4>(w, cx, op, e5m2x4, e4m3x4, true))));
+    out.push(row("m16n8k16", "bf16.bf16", 16, 2, product!(16, 2, Bf16, Bf16)));
+    out.push(row("m16n8k16", "f16.f16", 16, 2, product!(16, 2, F16, F16)));
+    out.push(row("m16n8k8", "bf16.bf16", 8, 2, product!(8, 2, Bf16, Bf16)));
+    out.push(row("m16n8k8", "f16.f16", 8, 2, product!(8, 2, F16, F16)));
+    out.push(row("m16n8k32", "e4m3.e4m3", 32, 4, product!(32, 4, E4m3, E4m3)));
+    out.push(row("m16n8k32", "e5m2.e5m2", 32, 4, product!(32, 4, E5m2, E5m2)));
+    out.push(row("m16n8k32", "e4m3.e5m2", 32, 4, product!(32, 4, E4m3, E5m2)));
+    out.push(row("m16n8k32", "e5m2.e4m3", 32, 4, product!(32, 4, E5m2, E4m3)));
 }

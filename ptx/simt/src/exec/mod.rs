@@ -8,12 +8,14 @@ mod convert_int;
 mod copy;
 mod float;
 mod formats;
+mod global;
 mod half;
 mod integer;
 mod logic;
 mod matrix;
 mod memory;
 mod mma;
+mod shared;
 mod value;
 mod warp;
 
@@ -29,7 +31,7 @@ pub(crate) use atomic::{ATOMIC, OPERATIONS};
 pub(crate) use control::{BAR_SYNC, BRANCH, EXIT, HEAD, TRAP};
 pub(crate) use copy::CP_ASYNC;
 pub(crate) use matrix::LDMATRIX;
-pub(crate) use memory::{LOAD, STORE};
+pub(crate) use memory::executor;
 pub(crate) use value::Value;
 pub(crate) use value::low_word;
 

@@ -30,7 +30,7 @@ const CASES: &[Row] = &[
     (8, pages(2, 128, 16, E4m3, E4m3, Token), true),
     (2, pages(2, 128, 256, Bf16, E4m3, Token), false),
     (7, pages(1, 64, 16, E5m2, E5m2, Token), false),
-    // Every format at the widest head, where each element of a lane has code of its own.
+    // Every format at wide heads: each element of a lane has code of its own.
     (2, pages(1, 128, 4, E5m2, E4m3, Static), false),
     (2, pages(1, 128, 4, E4m3, E5m2, Static), true),
     (1, pages(1, 128, 4, E5m2, Bf16, Token), false),

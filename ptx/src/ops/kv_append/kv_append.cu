@@ -4,12 +4,12 @@
 //   cos, sin: [tokens, D / 2]    gains: [D] or null    pages: see cuda/pages.rs
 //
 // launch:   grid (tokens, ceil((heads + 2 kv heads) / 4)), 128 threads: a warp a head of a token
-// requires: D a multiple of 16 up to 256; checked in cuda.rs. A slot of 0xffffffff is none: k and v are left out
+// requires: D a multiple of 16 up to 128; checked in cuda.rs. A slot of 0xffffffff is none: k and v are left out
 // bytes:    the rows once, q once, the codes once; bound by memory
 // accuracy: the CPU's bits, sums of squares included: 16 strided sums and the tree
 #include "gpu.cuh"
 
-constexpr u32 PAIRS = 4, NONE = 0xffffffffu, INFINITY_BITS = 0x7f800000u;
+constexpr u32 PAIRS = 2, NONE = 0xffffffffu, INFINITY_BITS = 0x7f800000u;
 enum Flags : u32 { K_E5M2 = 1, V_E5M2 = 2, BY_TOKEN = 4, K_8BIT = 32, V_8BIT = 64 };
 
 // 1 / rms: lanes i and i + 16 both have sum i, of elements i, i + 16, ...

@@ -12,8 +12,8 @@ use crate::dtype::bf16_from_f32;
 
 const EPS: f32 = 1e-6;
 
-/// Where the kernel takes another way: the widest row that it keeps, and the next one.
-const EDGES: [Rows; 2] = [Rows { rows: 2, dim: 4096 }, Rows { rows: 2, dim: 4100 }];
+/// Where the kernel takes another way: the widest row that it keeps, and the next ones, without and with vectors.
+const EDGES: [Rows; 3] = [Rows { rows: 2, dim: 4096 }, Rows { rows: 2, dim: 4097 }, Rows { rows: 2, dim: 4100 }];
 
 pub(crate) fn conform(gpu: &Gpu, each: &mut dyn FnMut(Outcome)) -> Result<(), CudaError> {
     for case in CASES.iter().chain(&EDGES) {
@@ -48,6 +48,12 @@ pub(crate) fn conform(gpu: &Gpu, each: &mut dyn FnMut(Outcome)) -> Result<(), Cu
             let (got, guards) = alone.take(gpu)?;
             report.fail("alone", guards);
             report.same_bits("alone", &got, &want[want.len() - dim..]);
+            let narrow = Guarded::new(gpu, dim)?;
+            cuda::forward(gpu, 1, dim, from.view().part(1, dim), gains.view(), EPS, Out::Bf16(narrow.view()))?;
+            let (got, guards) = narrow.take(gpu)?;
+            report.fail("alone, bf16", guards);
+            let want: Vec<u16> = want[want.len() - dim..].iter().map(|&x| bf16_from_f32(x)).collect();
+            report.equal("alone, bf16", &got, &want);
         }
         report.end();
     }

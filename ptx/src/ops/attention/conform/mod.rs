@@ -8,6 +8,7 @@ use crate::cuda::{CudaError, Gpu};
 use crate::dtype::round_bf16;
 use crate::kv_tile::{KvScale, KvShape};
 
+mod codes;
 mod sequences;
 
 use sequences::{How, Part, Sequences};
@@ -17,6 +18,16 @@ struct Row {
     heads: usize,
     shape: KvShape,
     spans: &'static [(usize, usize)],
+}
+
+impl Row {
+    fn name(&self) -> String {
+        let s = self.shape;
+        format!(
+            "{} heads on {} of {}, {} and {} by {:?}, pages of {}, spans {:?}",
+            self.heads, s.kv_heads, s.head_dim, s.k, s.v, s.scale, s.page_len, self.spans
+        )
+    }
 }
 
 const fn row(
@@ -54,20 +65,37 @@ const CASES: &[Row] = &[
     row(8, 1, 128, 16, (E4m3, E5m2), Token, &[(257, 1), (30, 4)]),
 ];
 
+/// Heads on one kv head, page_len, formats, kind of scale and spans, for every head_dim.
+type SweepRow = (usize, usize, (DType, DType), KvScale, &'static [(usize, usize)]);
+
 /// Runs them.
 pub(crate) fn conform(gpu: &Gpu, each: &mut dyn FnMut(Outcome)) -> Result<(), CudaError> {
     for row in CASES {
-        let s = row.shape;
-        let name = format!(
-            "{} heads on {} of {}, {} and {} by {:?}, pages of {}, spans {:?}",
-            row.heads, s.kv_heads, s.head_dim, s.k, s.v, s.scale, s.page_len, row.spans
-        );
-        let mut case = Case::new("attention", name, each);
+        let mut case = Case::new("attention", row.name(), each);
         agrees(gpu, row, &mut case)?;
         case.end();
     }
-    for (formats, scale) in
-        [((Bf16, Bf16), Static), ((E4m3, E4m3), Static), ((E5m2, E5m2), Static), ((E4m3, E4m3), Token)]
+    // Every kernel with both sizes of elements: whole groups of 16 keys in a page and the last ones, few rows and many,
+    // rows of which some see a chunk that others do not, and a third chunk.
+    let sweep: [SweepRow; 6] = [
+        (4, 32, (Bf16, Bf16), Static, &[(36, 1), (26, 4), (90, 1)]),
+        (8, 64, (Bf16, Bf16), Static, &[(36, 1), (290, 1)]),
+        (8, 4, (E4m3, E5m2), Token, &[(36, 1), (255, 1)]),
+        (4, 4, (E5m2, E4m3), Token, &[(290, 1), (508, 5)]),
+        (4, 32, (E4m3, E4m3), Static, &[(21, 1), (26, 9)]),
+        (2, 8, (Bf16, E4m3), Static, &[(255, 2)]),
+    ];
+    for (head_dim, (heads, page_len, formats, scale, spans)) in
+        [16, 32, 64, 96, 128].into_iter().flat_map(|d| sweep.map(|s| (d, s)))
+    {
+        let shape = KvShape { kv_heads: 1, head_dim, page_len, k: formats.0, v: formats.1, scale };
+        let row = Row { heads, shape, spans };
+        let mut case = Case::new("attention", row.name(), each);
+        agrees(gpu, &row, &mut case)?;
+        case.end();
+    }
+    for (formats, scale, dims) in
+        [((Bf16, Bf16), Static, 96), ((E4m3, E4m3), Static, 128), ((E5m2, E5m2), Static, 64), ((E4m3, E4m3), Token, 16)]
     {
         let name = |what: &str| format!("{what}, {} by {scale:?}", formats.0);
         let mut case = Case::new("attention", name("decode, prefill, pieces"), each);
@@ -75,7 +103,8 @@ pub(crate) fn conform(gpu: &Gpu, each: &mut dyn FnMut(Outcome)) -> Result<(), Cu
         unity(gpu, KvShape { kv_heads: 1, head_dim, page_len: 4, k: formats.0, v: formats.1, scale }, &mut case)?;
         case.end();
         let mut case = Case::new("attention", name("NaN that was written"), each);
-        written_nan(gpu, formats, scale, &mut case)?;
+        let shape = KvShape { kv_heads: 2, head_dim: dims, page_len: 16, k: formats.0, v: formats.1, scale };
+        written_nan(gpu, shape, &mut case)?;
         case.end();
     }
     for dtype in [E4m3, E5m2] {
@@ -84,11 +113,17 @@ pub(crate) fn conform(gpu: &Gpu, each: &mut dyn FnMut(Outcome)) -> Result<(), Cu
         case.end();
     }
     let mut case = Case::new("attention", "every code of a value".into(), each);
-    every_value_code(gpu, &mut case)?;
+    codes::value_codes(gpu, &mut case)?;
     case.end();
-    let mut case = Case::new("attention", "every code of a key".into(), each);
-    every_key_code(gpu, &mut case)?;
-    case.end();
+    // Narrow tiles of one and of two fours of columns, and wide ones.
+    for (head_dim, (heads, rows)) in
+        [16, 32, 64, 96, 128].into_iter().flat_map(|d| [(1, 1), (8, 1), (8, 2)].map(|tile| (d, tile)))
+    {
+        let name = format!("codes of a key, {heads} heads of {head_dim}, {rows} rows");
+        let mut case = Case::new("attention", name, each);
+        codes::key_codes(gpu, head_dim, heads, rows, &mut case)?;
+        case.end();
+    }
     Ok(())
 }
 
@@ -195,9 +230,9 @@ fn unity(gpu: &Gpu, shape: KvShape, case: &mut Case<'_>) -> Result<(), CudaError
 }
 
 /// NaN in a key or value reaches the queries that see it, in its head and dim, and no other; decode agrees with prefill.
-fn written_nan(gpu: &Gpu, formats: (DType, DType), scale: KvScale, case: &mut Case<'_>) -> Result<(), CudaError> {
+fn written_nan(gpu: &Gpu, shape: KvShape, case: &mut Case<'_>) -> Result<(), CudaError> {
     const AT: usize = 20;
-    let shape = KvShape { kv_heads: 2, head_dim: 32, page_len: 16, k: formats.0, v: formats.1, scale };
+    let (dims, dim, width) = (shape.head_dim, shape.head_dim / 2 + 3, 4 * shape.head_dim);
     let clean = {
         let mut all = Sequences::new(4, shape, &[40], 1);
         all.append(&[40]);
@@ -207,22 +242,21 @@ fn written_nan(gpu: &Gpu, formats: (DType, DType), scale: KvScale, case: &mut Ca
     for in_k in [true, false] {
         let mut all = Sequences::new(4, shape, &[40], 1);
         let x = if in_k { &mut all.k[0] } else { &mut all.v[0] };
-        x[AT * 64 + 3] = f32::NAN; // head 0, dim 3
+        x[AT * 2 * dims + dim] = f32::NAN; // of kv head 0, which query heads 0 and 1 read
         all.append(&[40]);
         let on = all.upload(gpu)?;
         let (prefill, _) = all.run(gpu, &on, &[(0, 0, 40)], How::Together)?;
         let what = format!("NaN in {}", if in_k { "k" } else { "v" });
-        case.same_bits(&what, &prefill[..AT * 128], &clean[..AT * 128]);
+        case.same_bits(&what, &prefill[..AT * width], &clean[..AT * width]);
         for position in AT..40 {
-            let row = &prefill[position * 128..][..128];
-            case.same_bits(&format!("{what}, other head"), &row[64..], &clean[position * 128 + 64..][..64]);
-            let hit = |d: usize| in_k || d == 3;
-            let wrong = (0..64).find(|i| row[*i].is_nan() != hit(i % 32));
-            case.fail(&what, wrong.map(|i| format!("position {position}, element {i} is {:e}", row[i])));
+            let (hit, rest) = prefill[position * width..][..width].split_at(2 * dims);
+            case.same_bits(&format!("{what}, other heads"), rest, &clean[position * width..][2 * dims..4 * dims]);
+            let wrong = (0..2 * dims).find(|i| hit[*i].is_nan() != (in_k || i % dims == dim));
+            case.fail(&what, wrong.map(|i| format!("position {position}, element {i} is {:e}", hit[i])));
         }
         for position in [AT - 1, AT, AT + 1, 39] {
             let (got, _) = all.run(gpu, &on, &[(0, position, 1)], How::Apart)?;
-            case.same_bits(&format!("{what}, row {position} decoded"), &got, &prefill[position * 128..][..128]);
+            case.same_bits(&format!("{what}, row {position} decoded"), &got, &prefill[position * width..][..width]);
         }
     }
     Ok(())
@@ -256,76 +290,6 @@ fn extremes(gpu: &Gpu, dtype: DType, case: &mut Case<'_>) -> Result<(), CudaErro
             let (got, _) = all.run(gpu, &on, &[(0, position, 1)], How::Apart)?;
             case.same_bits(&format!("{what}, row {position} decoded"), &got, &prefill[position * 16..][..16]);
         }
-    }
-    Ok(())
-}
-
-/// One key: the output is its value, exactly, whatever its code. Every code stands in some value.
-fn every_value_code(gpu: &Gpu, case: &mut Case<'_>) -> Result<(), CudaError> {
-    for (dtype, value) in [(E4m3, crate::dtype::e4m3_to_f32 as fn(u8) -> f32), (E5m2, crate::dtype::e5m2_to_f32)] {
-        let shape = KvShape { kv_heads: 2, head_dim: 128, page_len: 1, k: E4m3, v: dtype, scale: Static };
-        let mut all = Sequences::new(2, shape, &[1], 1);
-        all.append(&[1]);
-        let page = all.tables[0][0];
-        for code in 0..=u8::MAX {
-            let head = usize::from(code) / 128;
-            let tile = shape.v_tile(page, head);
-            all.bytes[tile][usize::from(code) % 128] = code;
-        }
-        let on = all.upload(gpu)?;
-        let (got, _) = all.run(gpu, &on, &[(0, 0, 1)], How::Together)?;
-        // Infinity comes out as NaN: a sum of values that is not finite is.
-        let want = (0..=u8::MAX).map(|code| value(code) * all.scales[usize::from(code) / 128]);
-        let want: Vec<f32> = want.map(|x| if x.is_finite() { x + 0.0 } else { f32::NAN }).collect(); // -0 becomes 0
-        case.same_bits(&format!("{dtype}"), &got, &want);
-    }
-    Ok(())
-}
-
-/// Two keys, zero and one of a single code c: with values 0 and 1 the output is the logistic function of c's score. The
-/// query and the weights have more digits than one of their parts holds.
-fn every_key_code(gpu: &Gpu, case: &mut Case<'_>) -> Result<(), CudaError> {
-    let e4m3 = crate::dtype::e4m3_to_f32 as fn(u8) -> f32;
-    let query = 1.0 + 2.0_f32.powi(-9) + 2.0_f32.powi(-13);
-    for (k, v, value, scale) in [
-        (E4m3, Bf16, e4m3, 2.0_f32.powi(-6)),
-        (E5m2, E4m3, crate::dtype::e5m2_to_f32, 2.0_f32.powi(-13)),
-        // bf16 holds those numbers too.
-        (Bf16, E5m2, e4m3, 2.0_f32.powi(-6)),
-    ] {
-        let shape = KvShape { kv_heads: 1, head_dim: 16, page_len: 4, k, v, scale: Static };
-        let mut all = Sequences::new(1, shape, &[2; 256], 1);
-        all.scales = vec![scale];
-        let code_dim = |code: usize| code * 5 % 16;
-        for (code, (keys, values)) in (0..=u8::MAX).zip(all.k.iter_mut().zip(&mut all.v)) {
-            let (index, at) = (usize::from(code), code_dim(usize::from(code)));
-            keys.fill(0.0);
-            keys[16 + at] = value(code) * scale;
-            values.fill(0.0);
-            values[16..].fill(scale); // a code of 1, or so rounded
-            all.q[index].fill(0.0);
-            all.q[index][16 + at] = 4.0 * query; // times the softmax scale of 1/4
-        }
-        all.append(&[2; 256]);
-        for code in (0..=u8::MAX).filter(|_| k != Bf16) {
-            let tile = shape.k_tile(all.tables[usize::from(code)][0], 0);
-            all.bytes[tile][code_dim(usize::from(code)) * 4 + 1] = code;
-        }
-        let on = all.upload(gpu)?;
-        let parts: Vec<Part> = (0..256).map(|i| (i, 1, 1)).collect();
-        let (got, _) = all.run(gpu, &on, &parts, How::Together)?;
-        let got: Vec<f32> = got.chunks(16).map(|row| row[0] / scale).collect();
-        let score = |code: u8| f64::from(value(code)) * f64::from(scale) * f64::from(query);
-        let what = format!("{k} and {v}");
-        // Nothing writes the codes of infinity; what comes of them is open.
-        let wrong =
-            (0..=u8::MAX).find(|&c| !value(c).is_infinite() && got[usize::from(c)].is_nan() != value(c).is_nan());
-        case.fail(&what, wrong.map(|c| format!("code {c:#04x} gives {:e}", got[usize::from(c)])));
-        let finite: Vec<u8> = (0..=u8::MAX).filter(|&c| score(c).is_finite()).collect();
-        let got: Vec<f32> = finite.iter().map(|&c| got[usize::from(c)]).collect();
-        let want: Vec<f64> = finite.iter().map(|&c| 1.0 / (1.0 + (-score(c)).exp())).collect();
-        // Parts of a weight in bf16 (128 u), exp to 4 u, a score of at most 7 to u, a sum and a quotient.
-        case.close(&what, &got, &want, |_| 144.0 / 16_777_216.0);
     }
     Ok(())
 }

@@ -14,12 +14,27 @@ use crate::{DType, dtype};
 const EPS: f64 = 1.0 / 16_777_216.0;
 /// Row counts around which another kernel runs.
 const COUNTS: [usize; 8] = [1, 8, 9, 17, 33, 64, 65, 135];
+/// One, three and all eight parts of k in the kernels of few rows, all eight in the others.
+const DEEP: [Case; 12] = [
+    Case { m: 16, n: 17, k: 128 },
+    Case { m: 30, n: 17, k: 128 },
+    Case { m: 60, n: 17, k: 128 },
+    Case { m: 16, n: 17, k: 384 },
+    Case { m: 30, n: 17, k: 384 },
+    Case { m: 60, n: 17, k: 384 },
+    Case { m: 8, n: 17, k: 1024 },
+    Case { m: 16, n: 17, k: 1024 },
+    Case { m: 30, n: 17, k: 1024 },
+    Case { m: 60, n: 17, k: 1024 },
+    Case { m: 70, n: 17, k: 1024 },
+    Case { m: 3, n: 17, k: 1021 },
+];
 
 /// Runs all checks of this op.
 pub(crate) fn conform(gpu: &Gpu, each: &mut dyn FnMut(Outcome)) -> Result<(), CudaError> {
     // A scale for the whole matrix differs from scales by channel on the host alone: it takes turns with inputs.
     let rare = |i: usize, format: Format, input: DType| format.1 == WeightScale::Tensor && INPUTS[i % 2] == input;
-    for (i, &case) in CASES.iter().enumerate() {
+    for (i, &case) in CASES.iter().chain(&DEEP).enumerate() {
         for format in FORMATS {
             for input in INPUTS {
                 if rare(i, format, input) {

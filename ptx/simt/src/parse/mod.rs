@@ -1,9 +1,15 @@
 //! Tokens to functions: registers numbered, labels resolved to statements, variables laid out. Nothing is decoded here.
 
+mod cursor;
+mod tree;
+
 use std::collections::HashMap;
 
 use crate::lex::{Lexeme, Token, lex};
 use crate::types::{Class, Special, Type};
+
+pub use tree::Param;
+pub(crate) use tree::{Base, Function, Literal, Operand, Parsed, Place, Statement};
 
 /// Why a module's text cannot be loaded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -17,105 +23,6 @@ pub struct LoadError {
     pub text: String,
     /// What is wrong with it.
     pub what: String,
-}
-
-/// A literal as written.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Literal {
-    Int(u64),
-    /// Bits of an f32, from `0f`.
-    F32(u32),
-    /// Bits of an f64, from `0d`.
-    F64(u64),
-    Decimal(f64),
-}
-
-/// The base of an address.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Base {
-    Reg(u32),
-    Symbol(String),
-    Absolute,
-}
-
-/// An operand as written, its registers numbered.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Operand {
-    Reg(u32),
-    /// `!%p1`
-    Not(u32),
-    Literal(Literal),
-    Special(Special),
-    /// A variable, parameter or label, and bytes behind it.
-    Symbol(String, i64),
-    Address(Base, i64),
-    Vector(Vec<Operand>),
-    /// `%r1|%p1`
-    Pair(Box<Operand>, Box<Operand>),
-    /// `_`
-    Sink,
-}
-
-/// One instruction as written.
-#[derive(Clone, Debug)]
-pub(crate) struct Statement {
-    pub(crate) line: usize,
-    /// Predicate register, and whether it is negated.
-    pub(crate) guard: Option<(u32, bool)>,
-    pub(crate) opcode: String,
-    pub(crate) operands: Vec<Operand>,
-}
-
-/// A kernel parameter.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Param {
-    /// Its name in the PTX text.
-    pub name: String,
-    /// Bytes.
-    pub size: usize,
-    /// Alignment in bytes.
-    pub align: usize,
-    /// Bytes from the beginning of the parameter buffer.
-    pub offset: usize,
-}
-
-/// Where a variable lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// Bytes from the beginning of the block's shared memory.
-    Shared(usize),
-    /// Behind all static shared memory, with this alignment.
-    DynamicShared(usize),
-    /// Bytes from the beginning of a thread's local memory.
-    Local(usize),
-    /// Bytes from the beginning of the module's own global memory.
-    Global(usize),
-}
-
-/// One entry, parsed.
-#[derive(Debug)]
-pub(crate) struct Function {
-    pub(crate) name: String,
-    pub(crate) line: usize,
-    pub(crate) params: Vec<Param>,
-    pub(crate) param_bytes: usize,
-    pub(crate) max_threads: Option<u32>,
-    /// Class of each numbered register.
-    pub(crate) regs: Vec<Class>,
-    pub(crate) body: Vec<Statement>,
-    /// Label to index in `body`.
-    pub(crate) labels: HashMap<String, usize>,
-    pub(crate) variables: HashMap<String, Place>,
-    pub(crate) shared_bytes: usize,
-    pub(crate) local_bytes: usize,
-}
-
-/// A module, parsed.
-#[derive(Debug)]
-pub(crate) struct Parsed {
-    pub(crate) functions: Vec<Function>,
-    /// The module's `.global` and `.const` variables, initialised.
-    pub(crate) image: Vec<u8>,
 }
 
 type Result<T, E = LoadError> = std::result::Result<T, E>;
@@ -535,128 +442,6 @@ impl<'a> Parser<'a> {
                 Ok(Operand::Symbol(name.to_string(), self.offset()?))
             }
             _ => Ok(Operand::Literal(self.literal()?)),
-        }
-    }
-
-    /// `+8`, `+-8`, `-8` or nothing.
-    fn offset(&mut self) -> Result<i64> {
-        if self.eat('+') || self.peek() == Some(Lexeme::Mark('-')) { self.signed() } else { Ok(0) }
-    }
-
-    fn signed(&mut self) -> Result<i64> {
-        match self.literal()? {
-            Literal::Int(x) => Ok(x.cast_signed()),
-            _ => Err(self.error("a fraction where bytes are counted")),
-        }
-    }
-
-    fn literal(&mut self) -> Result<Literal> {
-        let negative = self.eat('-');
-        let Some(Lexeme::Number(text)) = self.peek() else {
-            return Err(self.error("not an operand"));
-        };
-        self.at += 1;
-        let bad = |p: &Self| {
-            let mut e = p.error("not a number");
-            e.line = p.tokens[p.at - 1].line;
-            e
-        };
-        if let Some(hex) = text.strip_prefix("0f").or(text.strip_prefix("0F")) {
-            let bits = u32::from_str_radix(hex, 16).map_err(|_| bad(self))?;
-            return Ok(Literal::F32(if negative { bits ^ 1 << 31 } else { bits }));
-        }
-        if let Some(hex) = text.strip_prefix("0d").or(text.strip_prefix("0D")) {
-            let bits = u64::from_str_radix(hex, 16).map_err(|_| bad(self))?;
-            return Ok(Literal::F64(if negative { bits ^ 1 << 63 } else { bits }));
-        }
-        let digits = text.trim_end_matches('U');
-        let (digits, radix) = match digits.get(..2) {
-            Some("0x" | "0X") => (&digits[2..], 16),
-            Some("0b" | "0B") => (&digits[2..], 2),
-            _ if digits.len() > 1 && digits.starts_with('0') && digits.bytes().all(|b| b.is_ascii_digit()) => {
-                (&digits[1..], 8)
-            }
-            _ => (digits, 10),
-        };
-        if let Ok(x) = u64::from_str_radix(digits, radix) {
-            return Ok(Literal::Int(if negative { x.wrapping_neg() } else { x }));
-        }
-        let x: f64 = text.parse().map_err(|_| bad(self))?;
-        Ok(Literal::Decimal(if negative { -x } else { x }))
-    }
-
-    fn integer(&mut self) -> Result<u64> {
-        match self.literal()? {
-            Literal::Int(x) => Ok(x),
-            _ => Err(self.error("not an integer")),
-        }
-    }
-
-    fn size(&mut self) -> Result<usize> {
-        let x = self.integer()?;
-        usize::try_from(x).map_err(|_| self.error("too large"))
-    }
-
-    fn word(&mut self) -> Result<&'a str> {
-        match self.peek() {
-            Some(Lexeme::Word(word)) => {
-                self.at += 1;
-                Ok(word)
-            }
-            _ => Err(self.error("a name is missing")),
-        }
-    }
-
-    fn peek(&self) -> Option<Lexeme<'a>> {
-        self.tokens.get(self.at).map(|t| t.what)
-    }
-
-    fn eat(&mut self, mark: char) -> bool {
-        let found = self.peek() == Some(Lexeme::Mark(mark));
-        if found {
-            self.at += 1;
-        }
-        found
-    }
-
-    fn expect(&mut self, mark: char) -> Result<()> {
-        if self.eat(mark) { Ok(()) } else { Err(self.error(&format!("`{mark}` is missing"))) }
-    }
-
-    fn line(&self) -> usize {
-        self.tokens.get(self.at).or(self.tokens.last()).map_or(1, |t| t.line)
-    }
-
-    fn skip_line(&mut self) {
-        let line = self.line();
-        while self.tokens.get(self.at).is_some_and(|t| t.line == line) {
-            self.at += 1;
-        }
-    }
-
-    fn skip_statement(&mut self) {
-        while self.at < self.tokens.len() && !self.eat(';') {
-            self.at += 1;
-        }
-    }
-
-    fn skip_braces(&mut self) -> Result<()> {
-        while self.at < self.tokens.len() {
-            self.at += 1;
-            if self.eat('}') {
-                return Ok(());
-            }
-        }
-        Err(self.error("a section without an end"))
-    }
-
-    fn error(&self, what: &str) -> LoadError {
-        let line = self.line();
-        LoadError {
-            kernel: self.kernel.clone(),
-            line,
-            text: self.lines.get(line - 1).unwrap_or(&"").trim().to_string(),
-            what: what.to_string(),
         }
     }
 }
