@@ -270,6 +270,7 @@ fn train_rows(b: &Bench) -> Vec<Row> {
         (set("student=teacher"), 1, &["nothing to distil", "same checkpoint"]),
         (set("out=ids.jsonl/run"), 1, &["ids.jsonl"]),
         (words(["init", "--out", "/dev/null/model"]), 1, &["/dev/null"]),
+        (words(["init", "--out", "x", "--device", "cuda"]), 1, &["--device cuda", "runs on the CPU alone"]),
         (words(["init", "--out", "x", "--from", "y", "--seed", "1"]), 2, &["--from", "--seed"]),
         (words(["init", "--out", "x", "--from", "y", "--keep-layers", "0-9999999999"]), 2, &["0-9999999999"]),
         (words(["init", "--out", "x", "--from", "y", "--keep-layers", "5-3"]), 2, &["5-3", "range"]),

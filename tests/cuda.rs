@@ -166,6 +166,12 @@ fn training_with_rollouts_on_a_device() {
     // The same run on the CPU has other rollouts at most where two tokens are as likely; its mismatch is exactly zero.
     let on_cpu = common::run_json(["train", file, "--set", &format!("out={}", root.path().join("cpu").display())]);
     assert_eq!((on_cpu["mismatch_nats"].as_f64(), on_cpu.get("gpu")), (Some(0.0), None));
+    // Another device has other bits, so a run goes on where it began.
+    let resume = run(None, &["train", file, "--set", "updates=3", "--resume"]);
+    assert_eq!(resume.status.code(), Some(1));
+    assert!(stderr(&resume).contains("resume on the device that it began on"), "{}", stderr(&resume));
+    let resumed = run_json(&driver, &["train", file, "--set", "updates=3", "--resume", "--device", "cuda"]);
+    assert_eq!(resumed["updates"], 3);
 }
 
 #[test]
@@ -174,6 +180,9 @@ fn selftest_of_an_op() {
     let output = run(Some(&driver), &["selftest", "--device", "cuda", "--op", "nothing"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("--op nothing is none of the ops: embedding, rmsnorm"), "{}", stderr(&output));
+    let output = run(None, &["selftest", "--op", "linear"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("--op names kernels of a CUDA device"), "{}", stderr(&output));
 }
 
 /// What cannot be had is an error of one line, and never another device.

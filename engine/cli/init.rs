@@ -134,6 +134,7 @@ fn ranges(text: &str) -> Result<Layers, String> {
 }
 
 pub fn run(args: &InitArgs, global: &Global) -> Result<ExitCode, Failure> {
+    global.only_cpu()?;
     if args.out.exists() {
         return Err(format!("{} exists already; init never overwrites a model", args.out.display()).into());
     }

@@ -139,11 +139,17 @@ impl Global {
 
     /// The CPU, for a command that runs nowhere else.
     fn cpu(&self) -> Result<Arc<Cpu>, Failure> {
+        self.only_cpu()?;
+        self.host()
+    }
+
+    /// Refuses a CUDA device for a command that has no use for one.
+    fn only_cpu(&self) -> Result<(), Failure> {
         match self.named()? {
             Named::Cuda(_) => {
                 Err(format!("--device {}: this command runs on the CPU alone; leave --device out", self.device).into())
             }
-            Named::Cpu | Named::Auto => self.host(),
+            Named::Cpu | Named::Auto => Ok(()),
         }
     }
 

@@ -22,7 +22,7 @@ const SIMULATED: &str = "simulated device (ptx/simt): no time is reported";
 
 #[derive(Debug, Args)]
 pub struct SelftestArgs {
-    /// Ops to check, by name; all unless given. May be repeated.
+    /// Kernels of a CUDA device to check, by the op's name; all unless given. May be repeated.
     #[arg(long)]
     op: Vec<String>,
 }
@@ -37,6 +37,9 @@ struct Op {
 
 pub fn run(args: &SelftestArgs, global: &Global) -> Result<ExitCode, Failure> {
     let device = global.device()?;
+    if device.is_cpu() && !args.op.is_empty() {
+        return Err("--op names kernels of a CUDA device: add --device cuda".into());
+    }
     if !global.json {
         super::print(format_args!("{device}\n"))?;
     }
@@ -78,8 +81,9 @@ pub fn run(args: &SelftestArgs, global: &Global) -> Result<ExitCode, Failure> {
     object["ok"] = good.into();
     if !global.json {
         let cases: usize = ops.iter().map(|op| op.cases).sum();
+        let of_ops = if ops.is_empty() { String::new() } else { format!("{cases} cases of {} ops, ", ops.len()) };
         let verdict = if good { "all as it must be" } else { "FAILED" };
-        super::print(format_args!("\n{cases} cases of {} ops, {} checks: {verdict}\n", ops.len(), findings.len()))?;
+        super::print(format_args!("\n{of_ops}{} checks: {verdict}\n", findings.len()))?;
     }
     global.print_json(&object)?;
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -23,6 +23,7 @@ pub struct ShowArgs {
 }
 
 pub fn run(args: &ShowArgs, global: &Global) -> Result<ExitCode, Failure> {
+    global.only_cpu()?;
     let config = ModelConfig::open(&args.model)?;
     let recipe = Recipe::open(&args.recipe, stated_precision(&config), &config)?;
     let (scales, calibration) = match &recipe.static_scales {

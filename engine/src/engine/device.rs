@@ -42,6 +42,18 @@ impl Device {
         }
     }
 
+    /// What bits depend on: the CPU, whatever its threads and instruction set, or the kind of CUDA device.
+    #[must_use]
+    pub fn kind(&self) -> String {
+        match self {
+            Device::Cpu(_) => "cpu".to_owned(),
+            Device::Cuda { gpu, .. } => {
+                let (major, minor) = gpu.capability();
+                format!("{}, compute capability {major}.{minor}", gpu.name())
+            }
+        }
+    }
+
     /// The CUDA device, if it is one.
     #[must_use]
     pub fn gpu(&self) -> Option<&Gpu> {
@@ -64,8 +76,7 @@ impl fmt::Display for Device {
         match self {
             Device::Cpu(cpu) => cpu.fmt(f),
             Device::Cuda { ordinal, gpu, .. } => {
-                let (major, minor) = gpu.capability();
-                write!(f, "cuda:{ordinal} ({}, compute capability {major}.{minor}", gpu.name())?;
+                write!(f, "cuda:{ordinal} ({}", self.kind())?;
                 f.write_str(if gpu.is_simulated() { ", simulated by ptx/simt)" } else { ")" })
             }
         }

@@ -146,6 +146,8 @@ pub struct Origin {
     pub recipe_hash: String,
     /// Device of rollouts and teacher.
     pub device: String,
+    /// What of it bits depend on.
+    pub device_kind: String,
 }
 
 /// A run in progress.

@@ -159,6 +159,7 @@ impl Trainer {
             teacher: teacher.model_hash(),
             recipe_hash: recipe.hash(),
             device: device.to_string(),
+            device_kind: device.kind(),
         };
         let mut master = Master::load(&student, precision).map_err(|source| OpenError::Checkpoint {
             role: "student",

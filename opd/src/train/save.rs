@@ -84,6 +84,19 @@ pub enum SaveError {
         /// Its hash now.
         now: String,
     },
+    /// The run's rollouts were made elsewhere.
+    #[error(
+        "{path}: the run's rollouts and teacher scores were computed on {before}, and --device now is {now}, whose bits are \
+         others; resume on the device that it began on, or set `out` to another folder", path = path.display()
+    )]
+    OtherDevice {
+        /// The checkpoint.
+        path: PathBuf,
+        /// The kind of device then.
+        before: String,
+        /// The kind now.
+        now: String,
+    },
     /// The state is of another model.
     #[error("{path}: {what}; this run's student has other tensors: resume with the student it began with", path = path.display())]
     Other {
@@ -104,6 +117,9 @@ struct Seal {
     /// Hash of the rollout recipe; checkpoints from before there were recipe files lack it.
     #[serde(default)]
     recipe: Option<String>,
+    /// Kind of the device of rollouts and teacher; checkpoints from before there was more than one lack it.
+    #[serde(default)]
+    device: Option<String>,
     state_blake3: String,
 }
 
@@ -133,9 +149,9 @@ impl Trainer {
             let bytes = encode(&self.master);
             write_synced(&folder.join(STATE), &bytes)?;
             let state_blake3 = blake3::hash(&bytes).to_hex().to_string();
-            let Origin { student, teacher, recipe_hash, .. } = self.origin();
-            let (update, recipe) = (self.master.updates, Some(recipe_hash));
-            let seal = Seal { format: 1, update, student, teacher, recipe, state_blake3 };
+            let Origin { student, teacher, recipe_hash, device_kind, .. } = self.origin();
+            let (update, recipe, device) = (self.master.updates, Some(recipe_hash), Some(device_kind));
+            let seal = Seal { format: 1, update, student, teacher, recipe, device, state_blake3 };
             write_synced(&folder.join(SEAL), &serde_json::to_vec_pretty(&seal).expect("plain data"))
         };
         checkpoint::write_with(&dir, config, &options, fetch, state)?;
@@ -174,6 +190,10 @@ pub(super) fn restore(out: &Path, origin: &Origin, master: &mut Master) -> Resul
     }
     if let Some(before) = seal.recipe.filter(|before| *before != origin.recipe_hash) {
         return Err(SaveError::OtherRecipe { path: dir, before, now: origin.recipe_hash.clone() });
+    }
+    let before = seal.device.unwrap_or_else(|| "cpu".to_owned());
+    if before != origin.device_kind {
+        return Err(SaveError::OtherDevice { path: dir, before, now: origin.device_kind.clone() });
     }
     let path = dir.join(STATE);
     let file = MappedFile::open(&path).map_err(|source| SaveError::Io { path: path.clone(), source })?;

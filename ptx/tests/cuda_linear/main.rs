@@ -44,12 +44,6 @@ fn linear_agrees_on_8_0() {
     conform(&simulator::open_sm80().unwrap(), "linear", Mode::Checked);
 }
 
-/// Sums as inexact as hardware may form them stay within what is allowed.
-#[test]
-fn linear_agrees_when_sums_are_cut() {
-    conform(&simulator::open().unwrap(), "linear", Mode::Pessimistic);
-}
-
 /// Weights are asked for once, inputs for no more than the weights (twice as much beside e4m3), in whole sectors and
 /// without bank conflicts.
 #[test]
