@@ -13,9 +13,8 @@ use serde_json::{Value, json};
 use super::table::Table;
 use super::{Failure, Global};
 
-/// Greedy tokens that are compared with the CPU's, on hardware and where every one of them is simulated.
+/// Greedy tokens that are compared with the CPU's.
 const TOKENS: usize = 200;
-const TOKENS_SIMULATED: usize = 64;
 
 /// What a person must not overlook in a report of the simulated device.
 const SIMULATED: &str = "simulated device (ptx/simt): no time is reported";
@@ -60,7 +59,7 @@ pub fn run(args: &SelftestArgs, global: &Global) -> Result<ExitCode, Failure> {
         // The kernels were run with all checks; what follows is about their results.
         gpu.simulator().expect("it is simulated").set_mode(Mode::Fast)?;
     }
-    let findings = engine_findings(&device, if simulated { TOKENS_SIMULATED } else { TOKENS }, global)?;
+    let findings = engine_findings(&device, TOKENS, global)?;
     let bad_findings = findings.iter().filter(|finding| finding.failure.is_some()).count();
     object["checks"] = findings.iter().map(finding_json).collect();
     if !global.json {

@@ -8,6 +8,9 @@ use ptx::cuda::simulator::{self, Mode};
 use ptx::cuda::{CudaError, Gpu, MODULES, Module};
 use std::process::exit;
 
+#[path = "../tests/bits/mod.rs"]
+mod bits;
+
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let [op, target, file] = &words[..] else { usage() };
@@ -25,7 +28,7 @@ fn main() {
     };
     let outcome = opened.and_then(|gpu| {
         gpu.add_module(Box::leak(Box::new(module)));
-        run(&gpu, op)
+        run(&gpu, op, target == "sm80")
     });
     match outcome {
         Ok(cases) => println!("{cases} cases passed"),
@@ -44,23 +47,30 @@ fn end(status: i32, why: &CudaError) -> ! {
     exit(status);
 }
 
-/// Runs the op's cases, then those of ops that have no kernels of their own and so may use its, and counts them.
-fn run(gpu: &Gpu, op: &str) -> Result<usize, CudaError> {
+/// Runs the op's cases, then those of ops that have no kernels of their own and so may use its, and counts them: with all
+/// checks, then with warps in another order, whose bits must be the committed ones as well.
+fn run(gpu: &Gpu, op: &str, sm80: bool) -> Result<usize, CudaError> {
     let simulator = gpu.simulator().expect("opened by the simulator's driver");
-    simulator.set_mode(Mode::Checked)?;
     simulator.set_threads(1)?;
     let mut cases = 0;
-    let mut each = |outcome: Outcome| {
-        if let Some(failure) = outcome.failure {
-            println!("{}, {}: {failure}", outcome.op, outcome.case);
-            exit(1);
-        }
-        cases += 1;
-    };
     let own = OPS.iter().filter(|(name, _)| *name == op);
     let borrowing = OPS.iter().filter(|(name, _)| MODULES.iter().all(|module| module.op != *name));
-    for (_, check) in own.chain(borrowing) {
-        check(gpu, &mut each)?;
+    for (name, check) in own.chain(borrowing) {
+        for mode in [Mode::Checked, Mode::Perturbed(5)] {
+            simulator.set_mode(mode)?;
+            simulator.reset_counters()?;
+            check(gpu, &mut |outcome: Outcome| {
+                if let Some(failure) = outcome.failure {
+                    println!("{}, {}: {failure}", outcome.op, outcome.case);
+                    exit(1);
+                }
+                cases += 1;
+            })?;
+            if bits::committed(name, sm80) != Some(simulator.counters()?.digest()) {
+                println!("{name}, {mode:?}: other bits than in ptx/tests/bits/bits.txt");
+                exit(1);
+            }
+        }
     }
     assert!(cases > 0, "{op} has no cases");
     Ok(cases)

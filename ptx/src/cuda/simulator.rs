@@ -114,7 +114,16 @@ pub struct Counters {
     sums: BTreeMap<String, u64>,
 }
 
+/// The counter that counts nothing.
+const DIGEST: &str = "digest of reads";
+
 impl Counters {
+    /// What stands for all bits that the host has read from the device, one copy after the other: equal for equal reads.
+    #[must_use]
+    pub fn digest(&self) -> u64 {
+        self.get(DIGEST)
+    }
+
     /// One of the counters above; 0 before the first launch.
     #[must_use]
     pub fn get(&self, name: &str) -> u64 {
@@ -127,9 +136,10 @@ impl Counters {
         self.get(&format!("{:#x} {name}", allocation.address()))
     }
 
-    /// All of them but those of single allocations, in the order of their names.
+    /// All of them but those of single allocations and the digest, in the order of their names.
     pub fn iter(&self) -> impl Iterator<Item = (&str, u64)> {
-        self.sums.iter().filter(|(name, _)| !name.starts_with("0x")).map(|(name, value)| (name.as_str(), *value))
+        let of_all = |name: &str| !name.starts_with("0x") && name != DIGEST;
+        self.sums.iter().filter(move |(name, _)| of_all(name)).map(|(name, value)| (name.as_str(), *value))
     }
 }
 
@@ -173,7 +183,7 @@ impl Simulator<'_> {
     }
 
     /// What the launches since the last [`reset_counters`](Simulator::reset_counters) did. In [`Mode::Fast`] nothing but
-    /// launches is counted.
+    /// launches and the digest is kept.
     pub fn counters(&self) -> Result<Counters, CudaError> {
         self.gpu.inner().bind()?;
         let lines = text(self.hooks.counters);

@@ -151,7 +151,9 @@ impl Context {
             Node::ToHost { to, from, bytes } => {
                 // SAFETY: who gave the copy keeps that many bytes at this address, unused, until it has run.
                 let to = unsafe { to.slice_mut(*bytes) };
-                self.memory.read(*from, to).map_err(|e| outside(&e))
+                self.memory.read(*from, to).map_err(|e| outside(&e))?;
+                self.counters.read(to);
+                Ok(())
             }
             Node::Copy { to, from, bytes } => self.memory.copy(*to, *from, *bytes).map_err(|e| outside(&e)),
             Node::Fill { to, pattern, bytes } => self.memory.fill(*to, pattern, *bytes).map_err(|e| outside(&e)),

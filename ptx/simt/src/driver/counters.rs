@@ -4,16 +4,30 @@ use crate::{ALL_CLASSES, AllocationTraffic, Stats, Traffic};
 use std::collections::BTreeMap;
 
 /// Sums over launches.
-#[derive(Default)]
 pub struct Counters {
     launches: u64,
+    /// FNV-1a of all bytes that the host copied from the device, in the order of the copies.
+    read: u64,
     /// All but the allocations, which are below.
     sum: Stats,
     /// Loads and stores by address.
     allocations: BTreeMap<u64, [Traffic; 2]>,
 }
 
+impl Default for Counters {
+    fn default() -> Counters {
+        Counters { launches: 0, read: 0xcbf2_9ce4_8422_2325, sum: Stats::default(), allocations: BTreeMap::new() }
+    }
+}
+
 impl Counters {
+    /// Takes what a copy brought to the host.
+    pub fn read(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.read = (self.read ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+
     pub fn add(&mut self, stats: &Stats) {
         self.launches += 1;
         for (to, from) in self.sum.instructions.iter_mut().zip(&stats.instructions) {
@@ -42,6 +56,7 @@ impl Counters {
         let sum = &self.sum;
         let mut lines = vec![
             format!("launches {}", self.launches),
+            format!("digest of reads {}", self.read),
             format!("lane instructions {}", sum.lane_instructions),
             format!("warp instructions {}", sum.warp_instructions),
             format!("shared accesses {}", sum.shared_accesses),

@@ -16,6 +16,16 @@ pub(crate) fn conform(gpu: &Gpu, each: &mut dyn FnMut(Outcome)) -> Result<(), Cu
         sums(gpu, shape, each)?;
         tops(gpu, shape, each)?;
     }
+    // The last column at every place of a thread's rounds; then rows enough for every rounding to matter in one of them,
+    // within a tile and across two.
+    for last in 0..8 {
+        let valid = 1024 + 16 * last + 1 + last;
+        sums(gpu, &Shape { rows: 1, vocab: valid + 2, valid, inv_temp: 1.3, spread: 4.0 }, each)?;
+    }
+    for valid in [7, 1030] {
+        sums(gpu, &Shape { rows: 64, vocab: valid, valid, inv_temp: 0.9, spread: 6.0 }, each)?;
+    }
+    unknown(gpu, each)?;
     broken(gpu, each)
 }
 
@@ -163,6 +173,34 @@ fn tops(gpu: &Gpu, shape: &Shape, each: &mut dyn FnMut(Outcome)) -> Result<(), C
             case.end();
         }
     }
+    Ok(())
+}
+
+/// An id beyond the vocabulary anywhere in a list is an error of its row alone, whichever warp it falls to.
+fn unknown(gpu: &Gpu, each: &mut dyn FnMut(Outcome)) -> Result<(), CudaError> {
+    let shape = Shape { rows: 6, vocab: 40, valid: 37, inv_temp: 1.0, spread: 3.0 };
+    let x = logits(&shape, 4, false);
+    let mut ids: Vec<u32> = (0..6 * 140).map(|i| i % 37).collect();
+    let places = [3, 40, 70, 100, 139];
+    places.iter().enumerate().for_each(|(row, place)| ids[row * 140 + place] = 37);
+    let offsets: Vec<u32> = (0..=6).map(|row| row * 140).collect();
+    let mut case = Case::new("log_softmax", "unknown ids in lists".to_string(), each);
+    let on = OnDevice::new(gpu, &shape, &x, &[1.0; 6])?;
+    let (on_offsets, on_ids) = (Guarded::of(gpu, &offsets)?, Guarded::of(gpu, &ids)?);
+    let (picked, status) = (Guarded::new(gpu, ids.len())?, Guarded::new(gpu, 6)?);
+    cuda::gather_many(gpu, &on.block(), on_offsets.view(), on_ids.view(), picked.view(), status.view())?;
+    let (statuses, guards) = status.take(gpu)?;
+    case.fail("status", guards);
+    for (row, &status) in statuses.iter().enumerate() {
+        let got = cuda::error(gpu, &on.block(), row, &ids[row * 140..][..140], status)?;
+        let want = (row < places.len()).then_some(LogitError::Target { row, target: 37, valid: 37 });
+        case.equal("errors", &[got], &[want]);
+    }
+    let (got, guards) = picked.take(gpu)?;
+    case.fail("logprobs", guards);
+    let nan: Vec<bool> = got.iter().map(|x| x.is_nan()).collect();
+    case.equal("NaN where there is no such id", &nan, &ids.iter().map(|&id| id == 37).collect::<Vec<bool>>());
+    case.end();
     Ok(())
 }
 

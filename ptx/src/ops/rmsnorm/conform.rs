@@ -12,8 +12,15 @@ use crate::dtype::bf16_from_f32;
 
 const EPS: f32 = 1e-6;
 
-/// Where the kernel takes another way: the widest row that it keeps, and the next ones, without and with vectors.
-const EDGES: [Rows; 3] = [Rows { rows: 2, dim: 4096 }, Rows { rows: 2, dim: 4097 }, Rows { rows: 2, dim: 4100 }];
+/// Where the kernel takes another way: the widest row that it keeps, and the next ones, without and with vectors. And rows
+/// enough for every rounding to matter in one of them.
+const EDGES: [Rows; 5] = [
+    Rows { rows: 2, dim: 4096 },
+    Rows { rows: 2, dim: 4097 },
+    Rows { rows: 2, dim: 4100 },
+    Rows { rows: 64, dim: 11 },
+    Rows { rows: 64, dim: 44 },
+];
 
 pub(crate) fn conform(gpu: &Gpu, each: &mut dyn FnMut(Outcome)) -> Result<(), CudaError> {
     for case in CASES.iter().chain(&EDGES) {

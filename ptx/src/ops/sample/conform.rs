@@ -52,6 +52,29 @@ pub(crate) fn conform(gpu: &Gpu, each: &mut dyn FnMut(Outcome)) -> Result<(), Cu
     x.chunks_exact_mut(300).for_each(|row| row[290..].fill(f32::NEG_INFINITY));
     let uniforms = [UNIFORMS[UNIFORMS.len() - 1]; 64];
     check_at(gpu, &last, &x, &[PLAIN; 64], &uniforms, "the last uniform", each)?;
+    // Rows enough for every rounding to matter in one of them, within a tile and across two.
+    let ways = [PLAIN, Params { top_p: 0.9, ..PLAIN }, PLAIN, Params { top_k: 5, ..PLAIN }];
+    let rows: Vec<Params> = ways
+        .into_iter()
+        .cycle()
+        .take(64)
+        .enumerate()
+        .map(|(i, of)| Params { temperature: [1.0, 0.7, 1.3][i % 3], ..of })
+        .collect();
+    for valid in [7, 1030] {
+        let many = Shape { rows: 64, vocab: valid, valid, inv_temp: 1.0, spread: 6.0 };
+        check(gpu, &many, &logits(&many, 11, false), &rows, "many rows", each)?;
+    }
+    // Columns so close to what min-p keeps that only the mass itself can tell on which side they are.
+    let close = Shape { rows: 6, vocab: 90, valid: 90, inv_temp: 1.0, spread: 1.0 };
+    let settings: Vec<Params> =
+        [0.3, 0.01, 1e-4].into_iter().flat_map(|min_p| [0, 60].map(|top_k| Params { min_p, top_k, ..PLAIN })).collect();
+    let mut x = vec![0.0; 6 * 90];
+    #[allow(clippy::cast_precision_loss)] // few columns
+    for (row, params) in x.chunks_exact_mut(90).zip(&settings) {
+        row[1..].iter_mut().enumerate().for_each(|(i, x)| *x = params.min_p.ln() + (i as f32 - 40.0) * 2e-5);
+    }
+    check(gpu, &close, &x, &settings, "close to min-p", each)?;
     let rows = [PLAIN, Params { top_p: 0.9, ..PLAIN }, Params { top_k: 50, ..PLAIN }, Params { min_p: 1e-3, ..PLAIN }];
     let wide = Shape { rows: rows.len(), ..QWEN3 };
     check(gpu, &wide, &logits(&wide, 8, false), &rows, "", each)?;

@@ -116,6 +116,15 @@ pub(crate) fn conform(gpu: &Gpu, each: &mut dyn FnMut(Outcome)) -> Result<(), Cu
     codes::value_codes(gpu, &mut case)?;
     case.end();
     // Narrow tiles of one and of two fours of columns, and wide ones.
+    for (head_dim, (rows, dtype)) in [16, 32, 64, 96, 128]
+        .into_iter()
+        .flat_map(|d| [(4, Bf16), (8, E4m3), (8, Bf16), (4, E5m2), (16, Bf16), (16, E4m3)].map(|tile| (d, tile)))
+    {
+        let name = format!("who sees what is not finite, {dtype}, head of {head_dim}, {rows} rows");
+        let mut case = Case::new("attention", name, each);
+        sees_broken(gpu, head_dim, rows, dtype, &mut case)?;
+        case.end();
+    }
     for (head_dim, (heads, rows)) in
         [16, 32, 64, 96, 128].into_iter().flat_map(|d| [(1, 1), (8, 1), (8, 2)].map(|tile| (d, tile)))
     {
@@ -257,6 +266,48 @@ fn written_nan(gpu: &Gpu, shape: KvShape, case: &mut Case<'_>) -> Result<(), Cud
         for position in [AT - 1, AT, AT + 1, 39] {
             let (got, _) = all.run(gpu, &on, &[(0, position, 1)], How::Apart)?;
             case.same_bits(&format!("{what}, row {position} decoded"), &got, &prefill[position * width..][..width]);
+        }
+    }
+    Ok(())
+}
+
+/// Values that are not finite, or whose sum is not, at every place among the last keys: NaN for exactly the rows that see
+/// them, in their dim, and no other bit changes.
+fn sees_broken(gpu: &Gpu, dims: usize, rows: usize, dtype: DType, case: &mut Case<'_>) -> Result<(), CudaError> {
+    const BEFORE: usize = 29;
+    let length = BEFORE + rows;
+    let shape = KvShape { kv_heads: 1, head_dim: dims, page_len: 16, k: dtype, v: dtype, scale: Static };
+    // All weights are 1, so that two values of 3e38 are too much.
+    let outputs = |broken: &[(usize, usize, f32)], how| {
+        let mut all = Sequences::new(1, shape, &[length], 1);
+        all.q[0].fill(0.0);
+        for &(position, dim, value) in broken {
+            all.v[0][position * dims + dim] = value;
+        }
+        all.append(&[length]);
+        let on = all.upload(gpu)?;
+        Ok(all.run(gpu, &on, &[(0, BEFORE, rows)], how)?.0)
+    };
+    let clean = outputs(&[], How::Together)?;
+    for place in 0..rows {
+        let (position, dim) = (BEFORE + place, (place * 7 + 5) % dims);
+        let mut kinds = vec![vec![(position, dim, f32::NAN)]];
+        if dtype == Bf16 {
+            kinds.push(vec![(position - 20, dim, 3e38), (position, dim, 3e38)]);
+        }
+        for (broken, how) in kinds.into_iter().zip([How::Together, How::Apart]) {
+            let got = outputs(&broken, how)?;
+            let sees = |i: usize| i % dims == dim && i / dims >= place;
+            let wrong = (0..got.len()).find(|&i| {
+                let large = broken.len() > 1 && i % dims == dim; // sees the first of the two
+                if sees(i) {
+                    !got[i].is_nan()
+                } else {
+                    !large && got[i].to_bits() != clean[i].to_bits() || got[i].is_nan()
+                }
+            });
+            let name = |i| format!("{broken:?}, {how:?}: row {}, dim {} is {:e}", i / dims, i % dims, got[i]);
+            case.fail("out", wrong.map(name));
         }
     }
     Ok(())

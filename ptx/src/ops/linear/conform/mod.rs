@@ -14,11 +14,14 @@ use crate::{DType, dtype};
 const EPS: f64 = 1.0 / 16_777_216.0;
 /// Row counts around which another kernel runs.
 const COUNTS: [usize; 8] = [1, 8, 9, 17, 33, 64, 65, 135];
-/// One, three and all eight parts of k in the kernels of few rows, all eight in the others.
-const DEEP: [Case; 12] = [
-    Case { m: 16, n: 17, k: 128 },
-    Case { m: 30, n: 17, k: 128 },
-    Case { m: 60, n: 17, k: 128 },
+/// One, three and all eight parts of k in the kernels of few rows, all eight in the others; and k that end where a
+/// thread's eight values do.
+const DEEP: [Case; 14] = [
+    Case { m: 20, n: 70, k: 40 },
+    Case { m: 3, n: 70, k: 72 },
+    Case { m: 16, n: 70, k: 128 },
+    Case { m: 30, n: 70, k: 128 },
+    Case { m: 60, n: 70, k: 128 },
     Case { m: 16, n: 17, k: 384 },
     Case { m: 30, n: 17, k: 384 },
     Case { m: 60, n: 17, k: 384 },
