@@ -40,8 +40,8 @@ pub struct EvalArgs {
 }
 
 pub fn run(args: &EvalArgs, global: &Global) -> Result<ExitCode, Failure> {
-    let device = global.device()?;
     let folder = Folder::open(&args.model.model)?;
+    let device = global.device(|| folder.fits_cuda(&args.model))?;
     let mut stop_ids = folder.checkpoint.config().stop_ids.clone();
     let (source, longest, tokens) = match (&args.task, &args.prompts) {
         (Some(spec), _) => {

@@ -101,8 +101,8 @@ fn at_most<const MOST: usize>(text: &str) -> Result<usize, String> {
 }
 
 pub fn run(args: &GenerateArgs, global: &Global) -> Result<ExitCode, Failure> {
-    let device = global.device()?;
     let folder = Folder::open(&args.model.model)?;
+    let device = global.device(|| folder.fits_cuda(&args.model))?;
     let prompts = folder.read(&args.input)?;
     let params = Params { temperature: args.temperature, top_k: args.top_k, top_p: args.top_p, min_p: args.min_p };
     params.check()?;

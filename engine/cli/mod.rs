@@ -18,7 +18,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{Args, Parser, Subcommand};
+use engine::cuda::Unsupported;
 use engine::engine::Device;
+use ptx::cuda::CudaError;
 use ptx::{Cpu, Isa};
 
 /// More threads than any machine has cores: a slip of the finger that the system would refuse late.
@@ -39,7 +41,8 @@ struct Cli {
 
 #[derive(Debug, Args)]
 struct Global {
-    /// Device to run on: cpu, cuda, cuda:N, or auto, which is CUDA where that is possible and says why where not.
+    /// Device to run on: cpu, cuda, cuda:N, or auto: the first CUDA device that can run the model, else the CPU; it says
+    /// which and why.
     #[arg(long, global = true, default_value = "cpu")]
     device: String,
     /// Threads; 0 takes what the machine offers.
@@ -149,22 +152,34 @@ impl Global {
             Named::Cuda(_) => {
                 Err(format!("--device {}: this command runs on the CPU alone; leave --device out", self.device).into())
             }
-            Named::Cpu | Named::Auto => Ok(()),
+            Named::Auto => {
+                eprintln!("--device auto: cpu, where all of this command runs");
+                Ok(())
+            }
+            Named::Cpu => Ok(()),
         }
     }
 
-    /// The device that was asked for; never another one in its place.
-    fn device(&self) -> Result<Device, Failure> {
+    /// The device that was asked for; never another one in its place. `fits` says whether CUDA kernels can do what is
+    /// asked of them, and is heard where nobody named a device.
+    fn device(&self, fits: impl FnOnce() -> Result<(), Unsupported>) -> Result<Device, Failure> {
         let cpu = self.host()?;
         match self.named()? {
             Named::Cpu => Ok(cpu.into()),
             Named::Cuda(ordinal) => Ok(Device::open_cuda(ordinal, cpu)?),
-            Named::Auto => Ok(Device::open_cuda(0, Arc::clone(&cpu))
-                .inspect(|device| eprintln!("--device auto: {device}"))
-                .unwrap_or_else(|why| {
-                    eprintln!("--device auto: cpu, since there is {why}");
-                    cpu.into()
-                })),
+            Named::Auto => {
+                let found = first_cuda(&cpu).map_err(|why| why.to_string());
+                Ok(match found.and_then(|device| fits().map(|()| device).map_err(|why| why.to_string())) {
+                    Ok(device) => {
+                        eprintln!("--device auto: {device}");
+                        device
+                    }
+                    Err(why) => {
+                        eprintln!("--device auto: cpu ({why})");
+                        cpu.into()
+                    }
+                })
+            }
         }
     }
 
@@ -192,6 +207,19 @@ impl Global {
     fn print_json(&self, value: &serde_json::Value) -> Result<(), Failure> {
         if self.json { print(format_args!("{value}\n")) } else { Ok(()) }
     }
+}
+
+/// The first CUDA device that has what kernels need, or why the first of all has not.
+fn first_cuda(cpu: &Arc<Cpu>) -> Result<Device, CudaError> {
+    let mut first = None;
+    for ordinal in 0.. {
+        match Device::open_cuda(ordinal, Arc::clone(cpu)) {
+            Ok(device) => return Ok(device),
+            Err(why @ CudaError::Capability { .. }) => first = first.or(Some(why)),
+            Err(why) => return Err(first.unwrap_or(why)),
+        }
+    }
+    unreachable!("no driver has that many devices")
 }
 
 /// Writes to standard output. A reader that has seen enough, as `head` has, is no error; a full disk is one.

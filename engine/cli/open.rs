@@ -7,6 +7,7 @@ use clap::Args;
 use engine::chat::ChatTemplate;
 use engine::checkpoint::Checkpoint;
 use engine::config::ModelConfig;
+use engine::cuda::Unsupported;
 use engine::engine::{Device, Engine, PAGE_LEN, kv_shapes};
 use engine::plan::{Memory, Plan, Settings};
 use engine::recipe::{Precision, Recipe};
@@ -30,7 +31,8 @@ pub struct ModelArgs {
     /// f32, else bf16.
     #[arg(long, default_value = "identity")]
     pub recipe: String,
-    /// Bytes of the KV pool, e.g. 512MiB; by default what the longest batch needs, at most 8GiB.
+    /// Bytes of the KV pool, e.g. 512MiB; by default what the longest batch needs, at most 8GiB
+    /// and what a CUDA device has free.
     #[arg(long, value_parser = bytes)]
     pub kv_memory: Option<usize>,
     /// Bytes of weights, workspace and KV pool together, e.g. 16GiB; the pool gets what the others leave.
@@ -112,6 +114,13 @@ impl Folder {
         if f32 { Precision::F32 } else { Precision::Bf16 }
     }
 
+    /// Whether there are CUDA kernels for the model under this recipe. A recipe that cannot be read is an error later.
+    pub fn fits_cuda(&self, args: &ModelArgs) -> Result<(), Unsupported> {
+        let config = self.checkpoint.config();
+        Recipe::open(&args.recipe, self.precision(), config)
+            .map_or(Ok(()), |recipe| engine::cuda::check(config, &recipe))
+    }
+
     /// Loads the weights, with a KV pool for what is to be done unless its size was given.
     pub fn load(&self, device: &Device, args: &ModelArgs, load: Load) -> Result<(Engine, Origin), Failure> {
         let config = self.checkpoint.config();
@@ -182,7 +191,7 @@ fn pages(
     };
     for (name, bytes) in [("--kv-memory", args.kv_memory), ("--memory", args.memory)] {
         if let Some(bytes) = bytes.filter(|&bytes| bytes as u64 > most) {
-            return Err(format!("{name} is {bytes} bytes; {whose} has {most} bytes of memory").into());
+            return Err(format!("{name} is {bytes} bytes; {whose} has {most} bytes of memory: give less").into());
         }
     }
     let tokens = load.tokens.min(config.max_positions);
@@ -194,7 +203,10 @@ fn pages(
                 let rows = step_tokens.max(batch);
                 let fixed = engine::cuda::fixed_bytes(gpu, config, recipe, rows, tokens, valid)?;
                 let left = bytes.checked_sub(fixed).ok_or_else(|| {
-                    format!("--memory is {bytes} bytes; weights and workspace alone take {fixed} on the device")
+                    format!(
+                        "--memory is {bytes} bytes; weights and workspace alone take {fixed} on the device: give more, \
+                         shorten the longest sequence, or choose a recipe of fewer bits"
+                    )
                 })?;
                 layout.capacity(left).pages
             } else {
@@ -205,7 +217,16 @@ fn pages(
         }
         (_, Some(bytes)) => layout.capacity(bytes).pages,
         _ => {
-            let most = layout.capacity(KV_BYTES_MAX).pages.max(layout.pages_for(tokens));
+            let room = match device.gpu() {
+                // Beside weights and workspace, which are made later.
+                Some(gpu) => {
+                    let rows = load.limits.step_tokens.max(load.limits.batch);
+                    let fixed = engine::cuda::fixed_bytes(gpu, config, recipe, rows, tokens, valid)?;
+                    usize::try_from(gpu.memory_info()?.free).unwrap_or(usize::MAX).saturating_sub(fixed)
+                }
+                None => usize::MAX,
+            };
+            let most = layout.capacity(KV_BYTES_MAX.min(room)).pages.max(layout.pages_for(tokens));
             (load.sequences * layout.pages_for(tokens)).min(most)
         }
     })

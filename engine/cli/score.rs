@@ -33,8 +33,8 @@ pub fn run(args: &ScoreArgs, global: &Global) -> Result<ExitCode, Failure> {
             format!("--temperature is {}; scoring needs a positive number, at least 1e-6", args.temperature).into()
         );
     }
-    let device = global.device()?;
     let folder = Folder::open(&args.model.model)?;
+    let device = global.device(|| folder.fits_cuda(&args.model))?;
     let rows = rows(&folder, &args.input)?;
     let temperature = |row: &ScoreLine| row.temperature.unwrap_or(args.temperature);
     let longest = rows.iter().map(|row| row.ids.len()).max().unwrap_or(0);

@@ -50,7 +50,7 @@ pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
         .into());
     }
     let watch = Stopwatch::start();
-    let device = global.device()?;
+    let device = global.device(|| opd::train::fits_cuda(&config))?;
     let gpu = super::open::gpu_json(&device);
     let mut trainer = Trainer::open(config, device, args.resume)?;
     let config = trainer.config().clone();
@@ -129,11 +129,13 @@ pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
             config.out.display()
         ))?;
     }
+    // A run with nothing left to do has measured nothing.
+    let measured = |value: Value| if summary.tokens == 0 { Value::Null } else { value };
     let mut object = json!({
         "accuracy_before": before.accuracy, "accuracy_after": after.accuracy,
         "kl_teacher_before": before.kl_teacher, "kl_teacher_after": after.kl_teacher,
-        "mismatch_nats": summary.mismatch_nats, "mismatch_nats_max": summary.mismatch_nats_max,
-        "by_source": summary.by_source,
+        "mismatch_nats": measured(json!(summary.mismatch_nats)),
+        "mismatch_nats_max": measured(json!(summary.mismatch_nats_max)), "by_source": measured(json!(summary.by_source)),
         "updates": trainer.updates(), "tokens": summary.tokens, "wall_s": wall_s,
         "rollout_s": summary.rollout_s, "teacher_s": summary.teacher_s, "behaviour_s": summary.behaviour_s,
         "train_s": summary.train_s, "sync_s": summary.sync_s, "seed": config.seed,

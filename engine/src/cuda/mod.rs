@@ -18,6 +18,5 @@ mod workspace;
 
 pub use bytes::fixed_bytes;
 pub(crate) use runner::Runner;
-pub use support::Unsupported;
-pub(crate) use support::check;
+pub use support::{Unsupported, check};
 pub(crate) use weights::Writer;

@@ -21,7 +21,7 @@ pub struct Unsupported {
 }
 
 /// Whether a model under a recipe can run on a CUDA device.
-pub(crate) fn check(c: &ModelConfig, recipe: &Recipe) -> Result<(), Unsupported> {
+pub fn check(c: &ModelConfig, recipe: &Recipe) -> Result<(), Unsupported> {
     if !HEAD_DIMS.contains(&c.head_dim) {
         return Err(Unsupported {
             part: "the model".into(),
@@ -40,7 +40,7 @@ pub(crate) fn check(c: &ModelConfig, recipe: &Recipe) -> Result<(), Unsupported>
                 return Err(Unsupported {
                     part: format!("layers.{index}"),
                     what: format!("a KV cache with {name} in f32"),
-                    instead: "choose bf16, e4m3 or e5m2",
+                    instead: "choose a recipe that has it in bf16, e4m3 or e5m2",
                 });
             }
         }
@@ -52,7 +52,11 @@ fn projection(part: &str, p: Projection) -> Result<(), Unsupported> {
     weights(part, p.weights)?;
     if p.activations == Activations::F32 {
         let what = "a matmul with its input in f32".into();
-        return Err(Unsupported { part: part.into(), what, instead: "choose activations in bf16 or e4m3" });
+        return Err(Unsupported {
+            part: part.into(),
+            what,
+            instead: "choose a recipe with activations in bf16 or e4m3",
+        });
     }
     Ok(())
 }
@@ -60,7 +64,11 @@ fn projection(part: &str, p: Projection) -> Result<(), Unsupported> {
 fn weights(part: &str, format: WeightFormat) -> Result<(), Unsupported> {
     if format.dtype == DType::F32 {
         let what = "a matrix in f32".into();
-        return Err(Unsupported { part: part.into(), what, instead: "choose weights in bf16 or e4m3" });
+        return Err(Unsupported {
+            part: part.into(),
+            what,
+            instead: "choose a recipe with weights in bf16 or e4m3, such as bf16 or fp8",
+        });
     }
     Ok(())
 }

@@ -2,12 +2,14 @@
 //! selftest` and the tests run this alike; the kernels have their own checks in [`ptx::conformance`].
 
 mod agreement;
+mod copying;
 mod invariance;
 mod models;
 mod roofline;
 
 pub use agreement::agreement;
 pub use invariance::invariance;
+use models::VALID;
 pub use models::{Seeded, Small, VOCAB, models};
 pub use roofline::{Rate, Sizes, roofline};
 
@@ -33,7 +35,7 @@ pub struct Finding {
 /// An engine for a small model, version 0.
 fn open(device: &Device, small: &Small, page_len: usize, pages: usize) -> Result<Engine, EngineError> {
     let (config, recipe) = (small.config.clone(), small.recipe.clone());
-    Engine::open(device, config, recipe, 0, &mut small.weights.clone(), page_len, pages, VOCAB - 3)
+    Engine::open(device, config, recipe, 0, &mut small.weights.clone(), page_len, pages, VALID)
 }
 
 /// The CPU beside a device.

@@ -23,15 +23,6 @@ pub struct Small {
     pub weights: Seeded,
 }
 
-impl Small {
-    /// The same with weights under which the likeliest token is always far ahead of the next, since it repeats what it
-    /// read.
-    #[must_use]
-    pub fn clear(&self) -> Small {
-        Small { weights: Seeded { std: 0.1, head_std: 1.0, ..self.weights.clone() }, ..self.clone() }
-    }
-}
-
 /// Weights from a seed: matrices and biases normal, gains about 1. A row depends on the seed, the parameter's name and its
 /// own number.
 #[derive(Clone, Debug)]
@@ -47,7 +38,7 @@ pub struct Seeded {
 impl WeightSource for Seeded {
     fn rows(&mut self, name: &str, first: usize, rows: usize, out: &mut [f32]) -> Result<(), CheckpointError> {
         let width = out.len() / rows;
-        // A head that is the embedding's values, tied or not, so that models repeat what they read, by clear choices.
+        // A head that is the embedding's values, tied or not.
         let name = if name == "lm_head.weight" { "model.embed_tokens.weight" } else { name };
         let index = name.bytes().fold(0, |h, b| h * 31 % 1_000_003 + u64::from(b));
         let (std, mean) = match name {
@@ -64,8 +55,9 @@ impl WeightSource for Seeded {
     }
 }
 
-/// Ids of the models.
+/// Ids of the models, and how many of them are real.
 pub const VOCAB: usize = 200;
+pub(super) const VALID: usize = VOCAB - 3;
 
 /// The models: every family, head widths of two kernels, tied and untied heads, and every format that a device runs.
 #[must_use]

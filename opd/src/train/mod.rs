@@ -31,7 +31,7 @@ use crate::source::{Asked, Source};
 use crate::tasks::Split;
 
 pub use folder::{FolderLock, model_inside, prepare};
-pub use open::OpenError;
+pub use open::{OpenError, fits_cuda};
 pub use report::{BySource, EvalReport, Summary, UpdateReport};
 pub use save::SaveError;
 

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use engine::chat::{ChatError, ChatTemplate};
 use engine::checkpoint::{Checkpoint, CheckpointError};
 use engine::config::ModelConfig;
+use engine::cuda::Unsupported;
 use engine::engine::{Device, Engine, EngineError, PAGE_LEN};
-use engine::recipe::{Recipe, RecipeError};
+use engine::recipe::{Precision, Recipe, RecipeError};
 use engine::tokenizer::{Tokenizer, TokenizerError};
 
 use super::folder;
@@ -80,6 +81,11 @@ pub enum OpenError {
         /// What the task needs.
         need: usize,
     },
+    /// A teacher without kernels.
+    #[error(
+        "train.precision is f32, for which there are no CUDA kernels: set train.precision = \"bf16\", or use --device cpu"
+    )]
+    Precision,
     /// The rollout recipe.
     #[error("rollout.recipe: {0}")]
     Recipe(#[from] RecipeError),
@@ -152,6 +158,9 @@ impl Trainer {
         stop_ids.dedup();
 
         let precision = config.train.precision.into();
+        if !device.is_cpu() && precision == Precision::F32 {
+            return Err(OpenError::Precision);
+        }
         let identity = Recipe::built_in("identity", precision, &student_config)?;
         let recipe = Recipe::open(&config.rollout.recipe, precision, &student_config)?;
         let origin = Origin {
@@ -219,6 +228,17 @@ impl Trainer {
             config,
         })
     }
+}
+
+/// Whether there are CUDA kernels for a run's teacher and rollouts. What cannot be read is an error when the run is opened.
+pub fn fits_cuda(config: &Config) -> Result<(), Unsupported> {
+    let precision = config.train.precision.into();
+    for (dir, recipe) in [(&config.student, &config.rollout.recipe[..]), (&config.teacher, "identity")] {
+        let Ok(model) = ModelConfig::open(dir) else { continue };
+        let Ok(recipe) = Recipe::open(recipe, precision, &model) else { continue };
+        engine::cuda::check(&model, &recipe)?;
+    }
+    Ok(())
 }
 
 fn open_checkpoint(role: &'static str, dir: &Path) -> Result<Checkpoint, OpenError> {

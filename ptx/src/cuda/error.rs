@@ -66,7 +66,7 @@ pub enum CudaError {
     },
     /// The device has not that much memory left.
     #[error(
-        "out of memory on the device: asked for {asked} bytes, {free} of {total} are free: use fewer KV pages, a smaller batch, or a recipe of fewer bits"
+        "out of memory on the device: asked for {asked} bytes, {free} of {total} are free: give the KV cache less memory, use a smaller batch, or a recipe of fewer bits"
     )]
     OutOfMemory {
         /// Bytes asked for.

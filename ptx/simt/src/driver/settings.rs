@@ -83,7 +83,7 @@ fn mode(value: &str) -> Option<Mode> {
 
 fn capabilities(value: &str) -> Option<[Option<(u32, u32)>; DEVICES]> {
     let mut all = [None; DEVICES];
-    if value.is_empty() {
+    if value.is_empty() || value == "none" {
         return Some(all);
     }
     for (i, one) in value.split(',').enumerate() {
