@@ -20,12 +20,18 @@ fn driver() -> TempDir {
 
 /// Runs the binary with the simulated device, or with what is no driver, whatever else this machine has.
 fn run(driver: Option<&TempDir>, words: &[&str]) -> Output {
+    run_on(driver, words, "8.9,8.0")
+}
+
+/// The same where the simulated devices have other compute capabilities.
+fn run_on(driver: Option<&TempDir>, words: &[&str], capabilities: &str) -> Output {
     let none = tempfile::tempdir().expect("a temporary folder");
     for name in ["libcuda.so.1", "libcuda.so"] {
         std::fs::write(none.path().join(name), "no library").expect("written");
     }
     let mut command = leeway();
     command.env("LD_LIBRARY_PATH", driver.unwrap_or(&none).path()).env("LEEWAY_SIMT_MODE", "fast");
+    command.env("LEEWAY_SIMT_CAPABILITY", capabilities);
     command.args(words).output().expect("the binary runs")
 }
 
@@ -212,8 +218,19 @@ fn what_is_not_there_is_refused() {
     refused(Some(&driver), &pretrain, "this command runs on the CPU alone");
 
     let output = run(None, &[&on("auto", &["--recipe", "bf16"])[..], &["--json"]].concat());
-    assert!(output.status.success() && stderr(&output).contains("--device auto: cpu, since"), "{}", stderr(&output));
+    assert!(
+        output.status.success() && stderr(&output).contains("--device auto: cpu (no CUDA driver"),
+        "{}",
+        stderr(&output)
+    );
     assert!(last_line(&output)["device"].as_str().is_some_and(|name| name.starts_with("cpu")));
+    // A device that cannot run the model is none that auto takes; the first that can is.
+    let output = run(Some(&driver), &[&on("auto", &["--recipe", "f32"])[..], &["--json"]].concat());
+    let said = stderr(&output);
+    assert!(output.status.success() && said.contains("--device auto: cpu (the embedding: a matrix in f32"), "{said}");
+    assert!(last_line(&output)["device"].as_str().is_some_and(|name| name.starts_with("cpu")));
+    let output = run_on(Some(&driver), &on("auto", &["--recipe", "bf16"]), "7.5,8.0");
+    assert!(stderr(&output).starts_with("--device auto: cuda:1 ("), "{}", stderr(&output));
     let doctor = |driver| last_line(&run(driver, &["doctor", "--json"]))["cuda"].as_str().expect("a line").to_owned();
     assert!(doctor(None).starts_with("none: no CUDA driver"), "{}", doctor(None));
     assert!(doctor(Some(&driver)).contains("compute capability 8.9"), "{}", doctor(Some(&driver)));

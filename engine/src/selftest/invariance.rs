@@ -83,10 +83,14 @@ pub fn invariance(device: &Device, small: &Small, each: &mut dyn FnMut(Finding))
         }
         let mut other = self::engine(device, small, way)?;
         let got = sampled(&mut other, way)?;
-        // Without the long prompt's, which are the last.
-        let mut failure = got.iter().zip(&want).find(|(got, want)| got != want).map(|(got, want)| {
+        // The long prompt's samples are the last.
+        let expected = want.iter().filter(|sample| way.long || prompt_of(sample) < prompts(way).len());
+        let mut failure =
+            (got.len() != expected.count()).then(|| format!("{} of {} samples came", got.len(), want.len()));
+        let unlike = got.iter().zip(&want).find(|(got, want)| got != want).map(|(got, want)| {
             format!("sample {}: {:?} with logprobs {:x?}, batched {:?} with {:x?}", got.0, got.1, got.2, want.1, want.2)
         });
+        failure = failure.or(unlike);
         if way.graphs && !device.is_cpu() && other.graph_steps() == 0 {
             failure = failure.or(Some("no step ran as a graph".into()));
         }
@@ -189,17 +193,23 @@ fn run(engine: &mut Engine, way: Way) -> Result<Vec<Sample>, EngineError> {
     }
 }
 
+/// Number of the prompt that a sample is of.
+fn prompt_of(sample: &Sample) -> usize {
+    usize::try_from(sample.0).expect("few") / SAMPLES as usize
+}
+
 /// What differs when the sampled tokens are scored in whole sequences, if anything does.
 fn scored(engine: &mut Engine, want: &[Sample]) -> Result<Option<String>, EngineError> {
     let prompts = prompts(PLAIN);
-    let prompt_of = |sample: &Sample| &prompts[usize::try_from(sample.0).expect("few") / SAMPLES as usize];
+    let prompt_of = |sample: &Sample| &prompts[prompt_of(sample)];
     let rows: Vec<ScoreRow> = want
         .iter()
         .map(|sample| ScoreRow { temperature: 1.0, ..ScoreRow::new([&prompt_of(sample)[..], &sample.1].concat()) })
         .collect();
-    let (mut wrong, mut broken) = (None, None);
+    let (mut wrong, mut broken, mut answered) = (None, None, 0);
     score(engine, &rows, Limits::default(), &mut |i, scores| match scores {
         Ok(scores) => {
+            answered += 1;
             let got = bits(&scores.logprobs[prompt_of(&want[i]).len() - 1..]);
             if got != want[i].3 {
                 wrong = Some(format!("sample {}: {got:x?}, sampled {:x?}", want[i].0, want[i].3));
@@ -210,6 +220,9 @@ fn scored(engine: &mut Engine, want: &[Sample]) -> Result<Option<String>, Engine
     });
     match broken {
         Some(error) => Err(error.into()),
+        None if answered < want.len() => {
+            Ok(wrong.or_else(|| Some(format!("{answered} of {} samples were scored", want.len()))))
+        }
         None => Ok(wrong),
     }
 }

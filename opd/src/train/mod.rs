@@ -357,7 +357,9 @@ impl Trainer {
     /// bit for bit.
     fn check_reproduced(&self, update: u64, first: usize, rollouts: &[Rollout]) -> Result<(), TrainError> {
         let again = &self.learner.by_row.behaviour;
-        match first_other(rollouts, again).filter(|_| !again.is_empty()) {
+        // The pass is left out where the rollouts' device is the trainer's.
+        let other = if again.is_empty() { None } else { first_other(rollouts, again) };
+        match other {
             Some((i, token, sampled, scored)) => {
                 Err(TrainError::NotReproduced { update, rollout: first + i, token, sampled, scored })
             }
@@ -459,7 +461,12 @@ impl Trainer {
 }
 
 /// The first token whose logprob is other bits than in `again`, a list over all tokens: (rollout, token, both logprobs).
+///
+/// # Panics
+/// When there is not one in `again` for each sampled token.
 fn first_other(rollouts: &[Rollout], again: &[f32]) -> Option<(usize, usize, f32, f32)> {
+    let sampled: usize = rollouts.iter().map(|rollout| rollout.logprobs.len()).sum();
+    assert_eq!(again.len(), sampled, "one logprob a sampled token");
     let tokens = rollouts
         .iter()
         .enumerate()

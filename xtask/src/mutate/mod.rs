@@ -4,6 +4,7 @@
 //! Each mutant runs in a process of its own, `ptx/examples/mutate.rs`, so that one that hangs or aborts ends alone.
 
 mod choice;
+mod equivalent;
 mod instruction;
 mod report;
 mod sites;
@@ -74,6 +75,10 @@ pub fn run(root: &Path, wanted: &Wanted) -> Outcome {
         println!("{}", failing.join("\n"));
     }
 
+    let equivalents = equivalent::all()?;
+    failing.extend(equivalents.iter().filter(|one| one.is_stale(&texts)).map(|one| {
+        format!("  equivalent.toml: {} has no such mutant any more: `{}` to `{}`", one.kernel, one.line, one.became)
+    }));
     let chosen = choose(&texts, wanted.count, wanted.seed);
     let done = AtomicUsize::new(0);
     let verdicts = parallel(&chosen, |Chosen { text, mutant }| {
@@ -85,8 +90,22 @@ pub fn run(root: &Path, wanted: &Wanted) -> Outcome {
         }
         verdict
     });
-    let tried: Vec<Tried> =
-        chosen.into_iter().zip(verdicts).map(|(chosen, (verdict, said))| Tried { chosen, verdict, said }).collect();
+    let tried: Vec<Tried> = chosen
+        .into_iter()
+        .zip(verdicts)
+        .map(|(chosen, (verdict, said))| {
+            let known = equivalents.iter().find(|one| one.is(&texts, &chosen));
+            Tried { verdict, said, equivalent: known.map(|one| one.why.clone()), chosen }
+        })
+        .collect();
+    let told_apart =
+        |one: &&Tried| one.equivalent.is_some() && !matches!(one.verdict, Verdict::Survived | Verdict::Refused);
+    failing.extend(
+        tried
+            .iter()
+            .filter(told_apart)
+            .map(|one| format!("  equivalent.toml is wrong about `{}`: {}", one.chosen.mutant.after, one.said)),
+    );
 
     let tables = report::markdown(&texts, &tried, wanted.seed);
     println!("{tables}");
@@ -97,7 +116,8 @@ pub fn run(root: &Path, wanted: &Wanted) -> Outcome {
         write(root, &tables)?;
     }
     let share = report::killed_share(&tried);
-    let said = format!("{:.1}% of {} mutants killed", 100.0 * share, tried.len());
+    let said =
+        format!("{:.1}% of {} mutants killed, without those known to compute the same", 100.0 * share, tried.len());
     if share < GOAL {
         failing.push(format!("  {said}; the goal is {:.0}%", 100.0 * GOAL));
     }

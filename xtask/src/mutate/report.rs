@@ -24,6 +24,15 @@ pub struct Tried {
     pub chosen: Chosen,
     pub verdict: Verdict,
     pub said: String,
+    /// Why it computes the same, if it is known to.
+    pub equivalent: Option<String>,
+}
+
+impl Tried {
+    /// Survived, and known to compute the same.
+    fn is_argued(&self) -> bool {
+        self.verdict == Verdict::Survived && self.equivalent.is_some()
+    }
 }
 
 #[derive(Default)]
@@ -33,6 +42,7 @@ struct Tally {
     hang: usize,
     refused: usize,
     survived: usize,
+    equivalent: usize,
 }
 
 impl Tally {
@@ -40,6 +50,7 @@ impl Tally {
         let mut tally = Tally::default();
         for one in tried {
             *match one.verdict {
+                _ if one.is_argued() => &mut tally.equivalent,
                 Verdict::Wrong => &mut tally.wrong,
                 Verdict::Fault => &mut tally.fault,
                 Verdict::Hang => &mut tally.hang,
@@ -55,13 +66,19 @@ impl Tally {
         let valid = killed + self.survived;
         let share = if valid == 0 { "-".to_owned() } else { format!("{:.1}%", 100.0 * killed as f64 / valid as f64) };
         format!(
-            "| {name} | {valid} | {} | {} | {} | {} | {share} | {} |\n",
-            self.wrong, self.fault, self.hang, self.survived, self.refused
+            "| {name} | {} | {} | {} | {} | {} | {} | {share} | {} |\n",
+            valid + self.equivalent,
+            self.wrong,
+            self.fault,
+            self.hang,
+            self.equivalent,
+            self.survived,
+            self.refused
         )
     }
 }
 
-/// Killed mutants as a share of those that ran.
+/// Killed mutants as a share of those that ran and are not known to compute the same.
 pub fn killed_share(tried: &[Tried]) -> f64 {
     let tally = Tally::of(tried.iter());
     let killed = tally.wrong + tally.fault + tally.hang;
@@ -72,7 +89,8 @@ pub fn killed_share(tried: &[Tried]) -> f64 {
 pub fn markdown(texts: &[Text], tried: &[Tried], seed: u64) -> String {
     let head = |name| {
         format!(
-            "| {name} | mutants | wrong result | fault | hang | survived | killed | refused |\n|---|---|---|---|---|---|---|---|\n"
+            "| {name} | mutants | wrong result | fault | hang | equivalent | survived | killed | refused |\n\
+             |---|---|---|---|---|---|---|---|---|\n"
         )
     };
     let mut out = format!("Seed {seed}, {} mutants.\n\n{}", tried.len(), head("op"));
@@ -90,20 +108,21 @@ pub fn markdown(texts: &[Text], tried: &[Tried], seed: u64) -> String {
     }
     let survivors: Vec<&Tried> = tried.iter().filter(|one| one.verdict == Verdict::Survived).collect();
     if !survivors.is_empty() {
-        out += "\n| survivor | kernel | kind | line | became |\n|---|---|---|---|---|\n";
+        out += "\n| survivor | kernel | kind | line | became | equivalent, since |\n|---|---|---|---|---|---|\n";
         for one in survivors {
             let (text, mutant) = (&texts[one.chosen.text], &one.chosen.mutant);
             let after =
                 if mutant.after.is_empty() { "(gone)".to_owned() } else { format!("`{}`", flat(&mutant.after)) };
             writeln!(
                 out,
-                "| {}.{}.ptx:{} | `{}` | {} | `{}` | {after} |",
+                "| {}.{}.ptx:{} | `{}` | {} | `{}` | {after} | {} |",
                 text.op,
                 text.target,
                 mutant.line,
                 mutant.entry,
                 format!("{:?}", mutant.kind).to_lowercase(),
-                flat(&mutant.before)
+                flat(&mutant.before),
+                one.equivalent.as_deref().unwrap_or_default()
             )
             .expect("writing to a string");
         }
@@ -112,7 +131,7 @@ pub fn markdown(texts: &[Text], tried: &[Tried], seed: u64) -> String {
 }
 
 /// Without tabs, and without what would end a cell of a table.
-fn flat(line: &str) -> String {
+pub fn flat(line: &str) -> String {
     line.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
 }
 
@@ -130,13 +149,21 @@ mod tests {
         let tried: Vec<Tried> = chosen
             .into_iter()
             .zip(verdicts)
-            .map(|(chosen, verdict)| Tried { chosen, verdict, said: String::new() })
+            .map(|(chosen, verdict)| Tried { chosen, verdict, said: String::new(), equivalent: None })
             .collect();
         assert_eq!(tried.len(), 3);
         assert_eq!(killed_share(&tried), 0.5);
         let text = markdown(&texts, &tried, 7);
-        assert!(text.contains("| a | 2 | 1 | 0 | 0 | 1 | 50.0% | 1 |\n"), "{text}");
-        let survivor = tried.iter().find(|one| one.verdict == Verdict::Survived).expect("one survived");
-        assert!(text.contains(&format!("| a.sm80.ptx:{} | `f` |", survivor.chosen.mutant.line)), "{text}");
+        assert!(text.contains("| a | 2 | 1 | 0 | 0 | 0 | 1 | 50.0% | 1 |\n"), "{text}");
+        let survivor = tried.iter().position(|one| one.verdict == Verdict::Survived).expect("one survived");
+        assert!(text.contains(&format!("| a.sm80.ptx:{} | `f` |", tried[survivor].chosen.mutant.line)), "{text}");
+        let mut tried = tried;
+        tried[survivor].equivalent = Some("nobody reads it".into());
+        assert_eq!(killed_share(&tried), 1.0);
+        let text = markdown(&texts, &tried, 7);
+        assert!(
+            text.contains("| a | 2 | 1 | 0 | 0 | 1 | 0 | 100.0% | 1 |\n") && text.contains("nobody reads it"),
+            "{text}"
+        );
     }
 }

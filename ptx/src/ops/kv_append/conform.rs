@@ -60,6 +60,12 @@ fn check(gpu: &Gpu, heads: usize, shape: KvShape, normed: bool, case: &mut Case<
     let mut qkv = normals(1, rows * stride);
     // Edges of the formats: rows of zeros, tiny and huge rows, single elements that saturate, underflow or are not finite.
     let edges = [0.0, -0.0, 1e-42, 1e-12, 470.0, -1e9, 61_440.0, f32::MAX, f32::INFINITY, f32::NAN, -464.0, 9e-4];
+    // Both sides of what still counts as saturated and as lost, in e4m3 and in e5m2, at each head's scale: at every place.
+    let borders: Vec<f32> = [464.0_f32, 61_440.0, 1.0 / 1024.0, 1.0 / 131_072.0]
+        .into_iter()
+        .flat_map(|border| [border, border.next_up(), border.next_down()])
+        .flat_map(|border| [border, border / 64.0])
+        .collect();
     for token in 0..TOKENS {
         let row = &mut qkv[token * stride..][..width];
         match token % 7 {
@@ -68,6 +74,7 @@ fn check(gpu: &Gpu, heads: usize, shape: KvShape, normed: bool, case: &mut Case<
             3 => row.iter_mut().for_each(|x| *x *= 1e30),
             4 => row.iter_mut().enumerate().for_each(|(i, x)| *x = edges[(i + token) % edges.len()]),
             5 => row.iter_mut().for_each(|x| *x *= 1e-3),
+            6 => row.iter_mut().enumerate().for_each(|(i, x)| *x = borders[(i + i / 64 + token) % borders.len()]),
             _ => {}
         }
     }

@@ -8,7 +8,7 @@ use crate::conformance::report::Case;
 use crate::cuda::{CudaError, Gpu};
 
 pub(crate) fn conform(gpu: &Gpu, each: &mut dyn FnMut(Outcome)) -> Result<(), CudaError> {
-    for (width, rows) in [(1, &[0_u32][..]), (7, &[2, 0, 2, 1]), (64, &[1, 1]), (1028, &[2, 1, 0])] {
+    for (width, rows) in [(1, &[0_u32][..]), (7, &[2, 0, 2, 1]), (64, &[1, 1]), (515, &[0, 2]), (1028, &[2, 1, 0])] {
         let mut case = Case::new("select", format!("{} rows of {width}", rows.len()), each);
         let x = normals(1, 3 * width);
         let (on_x, on_rows) = (Guarded::of(gpu, &x)?, Guarded::of(gpu, rows)?);

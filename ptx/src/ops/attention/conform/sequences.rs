@@ -111,10 +111,12 @@ impl Sequences {
         how: How,
     ) -> Result<(Vec<f32>, Option<String>), CudaError> {
         let (spans, q) = self.batch(parts);
+        // Apart no table has a page to spare, so that what lies behind the last one was never written.
+        let spare = usize::from(how != How::Apart);
         let limits = BatchLimits {
             spans: spans.len() + 2,
             rows: q.len() / self.heads / self.shape.head_dim + 3,
-            pages: spans.iter().map(|s| s.block_table.len()).max().unwrap_or(1) + 1,
+            pages: spans.iter().map(|s| s.block_table.len()).max().unwrap_or(1) + spare,
             page_len: self.shape.page_len,
             heads: self.heads,
             kv_heads: self.shape.kv_heads,
