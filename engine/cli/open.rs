@@ -7,6 +7,7 @@ use clap::Args;
 use engine::chat::ChatTemplate;
 use engine::checkpoint::Checkpoint;
 use engine::config::ModelConfig;
+use engine::cuda::{Room, fixed_bytes};
 use engine::engine::{Device, Engine, PAGE_LEN, kv_shapes};
 use engine::plan::{Memory, Plan, Settings};
 use engine::recipe::{Precision, Recipe};
@@ -46,6 +47,17 @@ pub struct Load {
     /// Tokens of the longest.
     pub tokens: usize,
     pub limits: Limits,
+    /// Whether tokens are drawn from the likeliest ids alone.
+    pub truncated: bool,
+}
+
+impl Load {
+    /// What steps on a device need, with no sequence longer than the model takes.
+    fn room(&self, config: &ModelConfig) -> Room {
+        let Limits { batch, step_tokens, .. } = self.limits;
+        let tokens = self.tokens.min(config.max_positions);
+        Room { rows: step_tokens.max(batch), sequences: batch, tokens, truncated: self.truncated }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -124,8 +136,12 @@ impl Folder {
             gpu: gpu_json(device),
         };
         let pages = pages(device, config, &recipe, args, load, self.valid())?;
-        let (config, source) = (config.clone(), &mut &self.checkpoint);
-        let engine = Engine::open(device, config, recipe, 0, source, PAGE_LEN, pages, self.valid())?;
+        let (room, config, source) = (load.room(config), config.clone(), &mut &self.checkpoint);
+        let mut engine = Engine::open(device, config, recipe, 0, source, PAGE_LEN, pages, self.valid())?;
+        if args.memory.is_some() {
+            // What the pool was made beside is taken now, while it is there.
+            engine.make_room(room)?;
+        }
         Ok((engine, origin))
     }
 
@@ -189,16 +205,14 @@ fn pages(
     let layout = Layout::new(kv_shapes(config, recipe, PAGE_LEN));
     Ok(match (args.memory, args.kv_memory) {
         (Some(bytes), _) => {
-            let Limits { batch, step_tokens, .. } = load.limits;
             if let Some(gpu) = device.gpu() {
-                let rows = step_tokens.max(batch);
-                let fixed = engine::cuda::fixed_bytes(gpu, config, recipe, rows, tokens, valid)?;
+                let fixed = fixed_bytes(gpu, config, recipe, PAGE_LEN, load.room(config), valid)?;
                 let left = bytes.checked_sub(fixed).ok_or_else(|| {
                     format!("--memory is {bytes} bytes; weights and workspace alone take {fixed} on the device")
                 })?;
                 layout.capacity(left).pages
             } else {
-                let cpu = device.cpu();
+                let (cpu, Limits { batch, step_tokens, .. }) = (device.cpu(), load.limits);
                 let settings = Settings { batch, step_tokens, ..Settings::new(cpu.threads(), cpu.isa(), tokens) };
                 Plan::new(config, recipe, settings, Memory::All(bytes))?.capacity.pages
             }

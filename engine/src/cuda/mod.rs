@@ -21,3 +21,4 @@ pub(crate) use runner::Runner;
 pub use support::Unsupported;
 pub(crate) use support::check;
 pub(crate) use weights::Writer;
+pub use workspace::Room;

@@ -99,6 +99,20 @@ impl Arena {
         free.map(|chunk| chunk.base).collect()
     }
 
+    /// Bytes of all chunks once ranges of these sizes have been taken in turn.
+    pub(super) fn footprint(sizes: impl Iterator<Item = u64>) -> u64 {
+        let (mut arena, mut next) = (Arena::default(), ALIGN);
+        for bytes in sizes.map(|bytes| bytes.next_multiple_of(ALIGN)) {
+            if arena.take(bytes).is_none() {
+                let chunk = Arena::chunk_for(bytes);
+                arena.add(next, chunk, bytes);
+                next += chunk;
+                arena.take(bytes).expect("the new chunk is large enough");
+            }
+        }
+        arena.reserved()
+    }
+
     /// Bytes of all chunks.
     pub(super) fn reserved(&self) -> u64 {
         self.chunks.iter().map(|chunk| chunk.bytes).sum()

@@ -147,6 +147,17 @@ impl Gpu {
         Ok(MemoryInfo { free, total, reserved: arena.reserved() + exact, used: arena.used() + exact })
     }
 
+    /// Bytes that allocations of so many bytes each take of the device, one after the other and with nothing else there:
+    /// what [`MemoryInfo::reserved`] is then.
+    #[must_use]
+    pub fn footprint(&self, sizes: impl IntoIterator<Item = u64>) -> u64 {
+        let sizes = sizes.into_iter().filter(|&bytes| bytes > 0);
+        match self.inner.allocation {
+            Allocation::Arena => Arena::footprint(sizes),
+            Allocation::Exact => sizes.sum(),
+        }
+    }
+
     /// Memory for `len` elements, not initialised.
     pub fn alloc<T: bytemuck::Pod>(&self, len: usize) -> Result<Mem<T>, CudaError> {
         let bytes = (len as u64).checked_mul(size_of::<T>() as u64).filter(|&bytes| bytes < 1 << 62);

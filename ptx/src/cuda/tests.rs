@@ -74,6 +74,17 @@ fn what_is_outgrown_goes_back_to_the_driver() {
 }
 
 #[test]
+fn a_footprint_is_what_is_reserved() {
+    let gpu = open();
+    let sizes = [1, CHUNK / 2, LARGE - 300, 3 * LARGE + 1, LARGE, 0, LARGE - 1, LARGE - 1, LARGE - 1, 700, LARGE];
+    let sizes = sizes.into_iter().chain((0..9).map(|i| LARGE - 1000 * i)).collect::<Vec<_>>();
+    let held: Vec<_> = sizes.iter().map(|&bytes| gpu.alloc::<u8>(usize::try_from(bytes).unwrap()).unwrap()).collect();
+    assert_eq!(gpu.footprint(sizes.iter().copied()), gpu.memory_info().unwrap().reserved);
+    drop(held);
+    assert_eq!(simulator::open().unwrap().footprint(sizes.iter().copied()), sizes.iter().sum());
+}
+
+#[test]
 fn what_does_not_fit_is_refused_in_words() {
     let gpu = open();
     let info = gpu.memory_info().unwrap();

@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn every_kernel_bounds_its_block() {
         let ptx =
-            ".visible .entry bounded(\n)\n.maxntid 128, 1, 1\n{\n\tret;\n}\n.visible .entry free()\n{\n\tret;\n}\n";
+            ".visible .entry bounded(\n)\n.maxntid 128, 1, 1\n{\n\tret;\n}\n.visible .entry free(\n)\n{\n\tret;\n}\n";
         assert_eq!(in_ptx("a.ptx", ptx), ["  a.ptx: free: no BOUNDS on the threads of a block"]);
     }
 
