@@ -202,6 +202,30 @@ fn page_lengths_without_kernels_are_refused() {
     }
 }
 
+/// More pages copied on write in one step than one launch copies: samples that part within a page are the same, many at a
+/// time and few.
+#[test]
+fn many_samples_part_at_once() {
+    let (device, small) = (device(simulator::open().expect("built beside this test")), &models()[0]);
+    fast(device.gpu().expect("it is one"));
+    let sample = |batch: usize| {
+        let (config, recipe, mut source) = (small.config.clone(), small.recipe.clone(), small.weights.clone());
+        let mut engine = Engine::open(&device, config, recipe, 0, &mut source, 16, 150, 190).expect("it has kernels");
+        let request = Request { prompt: vec![5, 6, 7, 8, 9], samples: 140, max_tokens: 2, ..Request::default() };
+        let mut all = Vec::new();
+        let limits = Limits { batch, ..Limits::default() };
+        generate(&mut engine, &[request], limits, &mut |_, rollout| {
+            let rollout = rollout.expect("served");
+            all.push((rollout.sample, rollout.ids, rollout.logprobs.iter().map(|x| x.to_bits()).collect::<Vec<_>>()));
+        });
+        all.sort();
+        all
+    };
+    let all = sample(140);
+    assert_eq!(all.len(), 140);
+    assert_eq!(all, sample(7));
+}
+
 /// Rows that an earlier, larger step left in the buffers are not the last step's.
 #[test]
 fn logits_are_of_rows_of_the_last_step_alone() {

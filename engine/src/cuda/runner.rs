@@ -81,7 +81,7 @@ struct Copies {
 }
 
 /// Pages that one launch copies at most.
-const COPIES: usize = 256;
+const COPIES: usize = 64;
 /// Bytes of their list.
 pub(super) const COPIES_BYTES: usize = 2 * COPIES * size_of::<u32>();
 
