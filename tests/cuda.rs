@@ -191,6 +191,42 @@ fn selftest_of_an_op() {
     assert!(stderr(&output).contains("--op names kernels of a CUDA device"), "{}", stderr(&output));
 }
 
+/// `--memory` is all that a run takes of the device: with no byte more there it runs, and what it needs at least is told.
+#[test]
+fn memory_is_kept() {
+    let (driver, root) = (driver(), tempfile::tempdir().expect("a temporary folder"));
+    let model = root.path().join("model").to_str().expect("Unicode").to_owned();
+    task_model(root.path().join("model").as_path(), 4);
+    let generate = |memory: usize, device_has: usize, top_p: &str| {
+        let (memory, device_has) = (memory.to_string(), device_has.to_string());
+        let mut command = leeway();
+        command.env("LD_LIBRARY_PATH", driver.path()).env("LEEWAY_SIMT_MODE", "fast");
+        command.env("LEEWAY_SIMT_MEMORY", device_has).args(["generate", "--model", &model, "--recipe", "bf16"]);
+        command.args(["--prompt", "cab>", "--max-tokens", "40", "--ignore-eos", "--batch", "2", "--step-tokens", "16"]);
+        command.args(["--n", "2", "--top-p", top_p, "--memory", &memory, "--device", "cuda"]);
+        command.output().expect("the binary runs")
+    };
+    for top_p in ["1", "0.9"] {
+        let refused = stderr(&generate(1000, 1 << 30, top_p));
+        let fixed = refused.split("workspace alone take ").nth(1).and_then(|rest| rest.split(' ').next());
+        let fixed: usize = fixed.and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("{refused}"));
+        let checkpoint = engine::checkpoint::Checkpoint::open(root.path().join("model").as_path()).expect("a model");
+        let (config, precision) = (checkpoint.config(), engine::recipe::Precision::Bf16);
+        let recipe = engine::recipe::Recipe::built_in("bf16", precision, config).expect("a built-in name");
+        let page_len = engine::engine::PAGE_LEN;
+        let page_bytes = kv::Layout::new(engine::engine::kv_shapes(config, &recipe, page_len)).page_bytes();
+        // Both samples at once; with prefix reuse they share no page to the end, since each writes on in its own.
+        let pages = 2 * (4 + 40_usize).div_ceil(page_len);
+        let enough = fixed + pages * page_bytes;
+        let output = generate(enough, enough, top_p);
+        assert!(output.status.success(), "top_p {top_p}: {}", stderr(&output));
+        let output = generate(fixed + page_bytes, 1 << 30, top_p);
+        assert!(stderr(&output).contains("raise --memory"), "top_p {top_p}: {}", stderr(&output));
+        let output = generate(fixed - 1, 1 << 30, top_p);
+        assert!(stderr(&output).contains(&format!("workspace alone take {fixed}")), "{}", stderr(&output));
+    }
+}
+
 /// What cannot be had is an error of one line, and never another device.
 #[test]
 fn what_is_not_there_is_refused() {

@@ -7,7 +7,7 @@ use clap::Args;
 use engine::chat::ChatTemplate;
 use engine::checkpoint::Checkpoint;
 use engine::config::ModelConfig;
-use engine::cuda::Unsupported;
+use engine::cuda::{Room, Unsupported, fixed_bytes};
 use engine::engine::{Device, Engine, PAGE_LEN, kv_shapes};
 use engine::plan::{Memory, Plan, Settings};
 use engine::recipe::{Precision, Recipe};
@@ -48,6 +48,17 @@ pub struct Load {
     /// Tokens of the longest.
     pub tokens: usize,
     pub limits: Limits,
+    /// Whether tokens are drawn from the likeliest ids alone.
+    pub truncated: bool,
+}
+
+impl Load {
+    /// What steps on a device need, with no sequence longer than the model takes.
+    fn room(&self, config: &ModelConfig) -> Room {
+        let Limits { batch, step_tokens, .. } = self.limits;
+        let tokens = self.tokens.min(config.max_positions);
+        Room { rows: step_tokens.max(batch), sequences: batch, tokens, truncated: self.truncated }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -118,7 +129,7 @@ impl Folder {
     pub fn fits_cuda(&self, args: &ModelArgs) -> Result<(), Unsupported> {
         let config = self.checkpoint.config();
         Recipe::open(&args.recipe, self.precision(), config)
-            .map_or(Ok(()), |recipe| engine::cuda::check(config, &recipe))
+            .map_or(Ok(()), |recipe| engine::cuda::check(config, &recipe, PAGE_LEN))
     }
 
     /// Loads the weights, with a KV pool for what is to be done unless its size was given.
@@ -133,8 +144,12 @@ impl Folder {
             gpu: gpu_json(device),
         };
         let pages = pages(device, config, &recipe, args, load, self.valid())?;
-        let (config, source) = (config.clone(), &mut &self.checkpoint);
-        let engine = Engine::open(device, config, recipe, 0, source, PAGE_LEN, pages, self.valid())?;
+        let (room, config, source) = (load.room(config), config.clone(), &mut &self.checkpoint);
+        let mut engine = Engine::open(device, config, recipe, 0, source, PAGE_LEN, pages, self.valid())?;
+        if args.memory.is_some() {
+            // What the pool was made beside is taken now, while it is there.
+            engine.make_room(room)?;
+        }
         Ok((engine, origin))
     }
 
@@ -198,10 +213,8 @@ fn pages(
     let layout = Layout::new(kv_shapes(config, recipe, PAGE_LEN));
     Ok(match (args.memory, args.kv_memory) {
         (Some(bytes), _) => {
-            let Limits { batch, step_tokens, .. } = load.limits;
             if let Some(gpu) = device.gpu() {
-                let rows = step_tokens.max(batch);
-                let fixed = engine::cuda::fixed_bytes(gpu, config, recipe, rows, tokens, valid)?;
+                let fixed = fixed_bytes(gpu, config, recipe, PAGE_LEN, load.room(config), valid)?;
                 let left = bytes.checked_sub(fixed).ok_or_else(|| {
                     format!(
                         "--memory is {bytes} bytes; weights and workspace alone take {fixed} on the device: give more, \
@@ -210,7 +223,7 @@ fn pages(
                 })?;
                 layout.capacity(left).pages
             } else {
-                let cpu = device.cpu();
+                let (cpu, Limits { batch, step_tokens, .. }) = (device.cpu(), load.limits);
                 let settings = Settings { batch, step_tokens, ..Settings::new(cpu.threads(), cpu.isa(), tokens) };
                 Plan::new(config, recipe, settings, Memory::All(bytes))?.capacity.pages
             }
@@ -220,8 +233,7 @@ fn pages(
             let room = match device.gpu() {
                 // Beside weights and workspace, which are made later.
                 Some(gpu) => {
-                    let rows = load.limits.step_tokens.max(load.limits.batch);
-                    let fixed = engine::cuda::fixed_bytes(gpu, config, recipe, rows, tokens, valid)?;
+                    let fixed = fixed_bytes(gpu, config, recipe, PAGE_LEN, load.room(config), valid)?;
                     usize::try_from(gpu.memory_info()?.free).unwrap_or(usize::MAX).saturating_sub(fixed)
                 }
                 None => usize::MAX,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::engine::{Device, Engine, EngineError};
+use engine::engine::{Device, Engine, EngineError, Feed};
 use engine::recipe::{Precision, Recipe};
 use engine::rollout::{Answer, InFlight, Limits, Request, RequestError, Session, generate, replay};
 use engine::selftest::{Finding, Seeded, Sizes, agreement, invariance, models, roofline};
@@ -187,6 +187,71 @@ fn formats_without_kernels_are_refused() {
     let error = opened.expect_err("no kernels for f32");
     assert!(matches!(error, EngineError::Unsupported(_)), "{error}");
     assert!(error.to_string().contains("the embedding: a matrix in f32 has no CUDA kernel"), "{error}");
+}
+
+/// A page length that kernels do not take is refused like a format, before anything is loaded.
+#[test]
+fn page_lengths_without_kernels_are_refused() {
+    let (device, small) = (device(simulator::open().expect("built beside this test")), &models()[0]);
+    for page_len in [12, 512] {
+        let (config, recipe, mut source) = (small.config.clone(), small.recipe.clone(), small.weights.clone());
+        let opened = Engine::open(&device, config, recipe, 0, &mut source, page_len, 9, 190);
+        let error = opened.expect_err("no kernels for such pages");
+        assert!(matches!(error, EngineError::Unsupported(_)), "{error}");
+        assert!(error.to_string().contains(&format!("pages of {page_len} tokens has no CUDA kernel")), "{error}");
+    }
+}
+
+/// More pages copied on write in one step than one launch copies: samples that part within a page are the same, many at a
+/// time and few.
+#[test]
+fn many_samples_part_at_once() {
+    let (device, small) = (device(simulator::open().expect("built beside this test")), &models()[0]);
+    fast(device.gpu().expect("it is one"));
+    let sample = |batch: usize| {
+        let (config, recipe, mut source) = (small.config.clone(), small.recipe.clone(), small.weights.clone());
+        let mut engine = Engine::open(&device, config, recipe, 0, &mut source, 16, 150, 190).expect("it has kernels");
+        let request = Request { prompt: vec![5, 6, 7, 8, 9], samples: 140, max_tokens: 2, ..Request::default() };
+        let mut all = Vec::new();
+        let limits = Limits { batch, ..Limits::default() };
+        generate(&mut engine, &[request], limits, &mut |_, rollout| {
+            let rollout = rollout.expect("served");
+            all.push((rollout.sample, rollout.ids, rollout.logprobs.iter().map(|x| x.to_bits()).collect::<Vec<_>>()));
+        });
+        all.sort();
+        all
+    };
+    let all = sample(140);
+    assert_eq!(all.len(), 140);
+    assert_eq!(all, sample(7));
+}
+
+/// Rows that an earlier, larger step left in the buffers are not the last step's.
+#[test]
+fn logits_are_of_rows_of_the_last_step_alone() {
+    let (device, small) = (device(simulator::open().expect("built beside this test")), &models()[0]);
+    fast(device.gpu().expect("it is one"));
+    let (config, recipe, mut source) = (small.config.clone(), small.recipe.clone(), small.weights.clone());
+    let mut engine = Engine::open(&device, config, recipe, 0, &mut source, 4, 40, 190).expect("it has kernels");
+    let mut sequence = engine.kv().sequence(0);
+    let ids: Vec<u32> = (0..30).collect();
+    for len in [30, 1] {
+        engine.kv_mut().append(&mut sequence, len).expect("pages");
+        engine.step([Feed { sequence: &sequence, ids: &ids[..len] }]).expect("the device works");
+        assert_eq!(engine.logits([len - 1].into_iter()).expect("the device works").len(), small.config.vocab);
+    }
+    // Row 1 was filled up for a graph at most, and row 20 is of the step before.
+    for row in [1, 20] {
+        let asked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(engine.logits([row].into_iter()))));
+        let why = asked.expect_err("not of the last step");
+        let why = why.downcast_ref::<String>().expect("a message");
+        assert_eq!(*why, format!("row {row} is not of the last step"));
+    }
+    // Nor is any after a step of nothing.
+    engine.step([]).expect("the device works");
+    let asked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(engine.logits([0].into_iter()))));
+    assert!(asked.is_err());
+    engine.kv_mut().end(sequence);
 }
 
 /// A device that fails ends every request with that error, and nothing is thought to be cached.

@@ -138,6 +138,60 @@ fn a_driver_without_a_device() {
 }
 
 #[test]
+fn a_driver_that_cannot_start() {
+    let of = |fails: &str| simulated(&[("LEEWAY_SIMT_FAILS", fails)]);
+    let stub = "the CUDA driver libcuda.so.1 cannot be used: CUDA_ERROR_STUB_LIBRARY (34): it is a stub for linking, not a \
+                driver; take the toolkit's folder `stubs` out of LD_LIBRARY_PATH, or use --device cpu";
+    for (fails, want) in [
+        // A stub's first answer is to the question for its version.
+        ("cuDriverGetVersion:34", stub),
+        ("cuInit:34", stub),
+        (
+            "cuInit:803",
+            "the CUDA driver libcuda.so.1 cannot be used: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803): library and kernel \
+             module are of different versions; restart the machine if the driver was just updated, and in a container use \
+             the host's library, or use --device cpu",
+        ),
+        (
+            "cuInit:804",
+            "the CUDA driver libcuda.so.1 cannot be used: CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE (804): a library of \
+             forward compatibility does not serve this device; take the toolkit's folder `compat` out of LD_LIBRARY_PATH \
+             and update the driver, or use --device cpu",
+        ),
+        (
+            "cuCtxCreate_v2:999",
+            "the CUDA driver libcuda.so.1 cannot be used: CUDA_ERROR_UNKNOWN (999): it does not say why; see whether \
+             nvidia-smi works and the module nvidia_uvm is loaded, and restart the machine if not, or use --device cpu",
+        ),
+        (
+            "cuDeviceGetCount:100",
+            "there is no cuda:0; the driver shows 0 device(s), numbered from 0: let CUDA_VISIBLE_DEVICES name some, or \
+             give this container or machine one, or use --device cpu",
+        ),
+        ("cuDeviceGetCount:304", "cuDeviceGetCount failed: an error code that the driver does not name (304)"),
+    ] {
+        assert_eq!(of(fails), want, "{fails}");
+    }
+}
+
+/// A toolkit's stub is called `libcuda.so` alone: a driver beside or behind it is found, and without one the stub is named.
+#[test]
+fn a_stub_does_not_hide_the_driver() {
+    let stubs = folder("stubs", Some(&simulator::driver_path().unwrap()));
+    std::fs::remove_file(stubs.join("libcuda.so.1")).unwrap();
+    let result = open_with("opening_says_how_it_went", &[("LEEWAY_SIMT_FAILS", "cuInit:34")], &stubs);
+    // SAFETY: an installed driver's initialisers are safe to run.
+    let installed = unsafe { libloading::Library::new("libcuda.so.1") }.is_ok();
+    let named = result.starts_with("the CUDA driver libcuda.so cannot be used: CUDA_ERROR_STUB_LIBRARY (34)");
+    assert!(named || installed, "{result}");
+    // The driver lies in a later folder of the path.
+    let driver = folder("behind-stubs", Some(&simulator::driver_path().unwrap()));
+    let both = std::env::join_paths([&stubs, &driver]).unwrap();
+    let result = open_with("opening_says_how_it_went", &[("LEEWAY_SIMT_FAILS", "cuInit:34")], Path::new(&both));
+    assert!(result.starts_with("the CUDA driver libcuda.so.1 cannot be used"), "{result}");
+}
+
+#[test]
 fn a_wrong_variable_of_the_simulator_is_an_error() {
     let result = simulated(&[("LEEWAY_SIMT_MODE", "slow")]);
     assert_eq!(result, "cuDriverGetVersion failed: CUDA_ERROR_INVALID_VALUE (1)");

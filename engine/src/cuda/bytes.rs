@@ -1,67 +1,37 @@
 //! Device memory of an engine beside its KV pages, from the configuration alone.
 
 use ptx::cuda::Gpu;
-use ptx::ops::attention::BatchLimits;
-use ptx::ops::linear::cuda::Weights as Matrices;
-use ptx::ops::log_softmax::cuda as log_softmax;
+use ptx::ops::kv_append::cuda::COUNTS;
+use ptx::ops::kv_copy::cuda as kv_copy;
 
+use super::runner::COPIES_BYTES;
+use super::sampling::Sampling;
 use super::support::{Unsupported, check};
+use super::weights::DeviceModel;
+use super::workspace::{Room, Workspace};
 use crate::config::ModelConfig;
-use crate::engine::{LOGIT_ROWS, PAGE_LEN};
-use crate::recipe::{Activations, LayerRecipe, Proj, Recipe, WeightFormat};
+use crate::recipe::Recipe;
 
-/// Device bytes of weights and buffers for steps of up to `rows` rows and sequences of up to `tokens` tokens. Allocations
-/// are rounded up, which is not in it; nor are retained weights versions, or what asking for truncated draws takes.
+/// Device bytes of an engine with `room` for its steps ([`Engine::make_room`](crate::engine::Engine::make_room)) beside the
+/// pages of its pool, as the device allocates them. It is every allocation by the length that it is made with; what is not
+/// in it are retained weights versions and lists of candidates.
 pub fn fixed_bytes(
     gpu: &Gpu,
     c: &ModelConfig,
     recipe: &Recipe,
-    rows: usize,
-    tokens: usize,
+    page_len: usize,
+    room: Room,
     valid: usize,
 ) -> Result<usize, Unsupported> {
-    check(c, recipe)?;
-    let head = if c.tied { 0 } else { matrix(recipe.head.weights, c.vocab, c.hidden, false) };
-    let embed = matrix(recipe.embed, c.vocab, c.hidden, false);
-    let layers: usize = recipe.layers.iter().map(|formats| layer(c, formats)).sum();
-    Ok(embed + head + layers + workspace(gpu, c, recipe, rows, tokens) + logits(c, recipe, valid))
-}
-
-fn layer(c: &ModelConfig, formats: &LayerRecipe) -> usize {
-    let (q_len, kv_len) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
-    let of = |proj: Proj| match proj {
-        Proj::Q => (q_len, c.hidden, c.qkv_bias),
-        Proj::K | Proj::V => (kv_len, c.hidden, c.qkv_bias),
-        Proj::O => (c.hidden, q_len, c.o_bias),
-        Proj::Gate | Proj::Up => (c.ffn, c.hidden, c.mlp_bias),
-        Proj::Down => (c.hidden, c.ffn, c.mlp_bias),
-    };
-    let matrices = Proj::ALL.into_iter().map(|proj| {
-        let (n, k, bias) = of(proj);
-        matrix(formats[proj].weights, n, k, bias)
-    });
-    matrices.sum::<usize>() + (2 * c.hidden + 2 * c.head_dim + 2 * c.kv_heads) * size_of::<f32>()
-}
-
-fn matrix(format: WeightFormat, n: usize, k: usize, bias: bool) -> usize {
-    Matrices::bytes_for(format.dtype, format.scale, &[n], k, bias)
-}
-
-fn workspace(gpu: &Gpu, c: &ModelConfig, recipe: &Recipe, rows: usize, tokens: usize) -> usize {
-    let (q_len, kv_len) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
-    let (heads, kv_heads, head_dim) = (c.heads, c.kv_heads, c.head_dim);
-    let pages = tokens.div_ceil(PAGE_LEN).next_power_of_two();
-    let limits = BatchLimits { spans: rows, rows, pages, page_len: PAGE_LEN, heads, kv_heads, head_dim };
-    let floats = c.hidden + c.head_dim + q_len + 2 * kv_len + q_len + 2 * c.ffn;
-    let widest = c.hidden.max(q_len).max(c.ffn);
-    let codes = recipe.layers.iter().any(|l| l.projections.iter().any(|p| p.activations == Activations::E4m3));
-    let inputs = widest * (2 + if codes { 5 } else { 0 });
-    let words = rows * (3 + 4 + pages + 4) + limits.workspace_max(gpu);
-    rows * (floats * size_of::<f32>() + inputs) + words * size_of::<u32>()
-}
-
-fn logits(c: &ModelConfig, recipe: &Recipe, valid: usize) -> usize {
-    let codes = if recipe.head.activations == Activations::E4m3 { 5 } else { 0 };
-    let partials = log_softmax::partials_len(LOGIT_ROWS, valid);
-    LOGIT_ROWS * ((c.hidden + c.vocab) * size_of::<f32>() + c.hidden * (2 + codes)) + partials * size_of::<f32>()
+    check(c, recipe, page_len)?;
+    let counts = c.layers * c.kv_heads * COUNTS * size_of::<u64>();
+    let of_runner = [kv_copy::Layers::bytes(c.layers), counts, c.head_dim / 2 * size_of::<f32>(), COPIES_BYTES];
+    let sizes = [
+        DeviceModel::sizes(c, recipe),
+        of_runner.to_vec(),
+        Sampling::sizes(c, recipe.head.activations, valid, room.truncated),
+        Workspace::sizes(gpu, c, recipe, &room.limits(c, page_len)),
+    ];
+    let bytes = gpu.footprint(sizes.into_iter().flatten().map(|bytes| bytes as u64));
+    Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
 }

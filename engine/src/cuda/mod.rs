@@ -20,3 +20,4 @@ pub use bytes::fixed_bytes;
 pub(crate) use runner::Runner;
 pub use support::{Unsupported, check};
 pub(crate) use weights::Writer;
+pub use workspace::Room;

@@ -13,15 +13,12 @@ use ptx::ops::kv_copy::cuda as kv_copy;
 use super::forward::{Pass, pages};
 use super::sampling::Sampling;
 use super::weights::{DeviceModel, Writer};
-use super::workspace::Workspace;
+use super::workspace::{GRAPH_ROWS, Room, Workspace, graph_rows};
 use crate::config::ModelConfig;
 use crate::engine::{EngineError, Feed, Switch, emptied};
 use crate::model::WeightSource;
 use crate::recipe::Recipe;
 use crate::versions::Versions;
-
-/// Steps of up to this many rows, each one token of a sequence of its own, are captured in graphs.
-const GRAPH_ROWS: usize = 256;
 
 /// What a device holds for an engine.
 #[derive(Debug)]
@@ -44,6 +41,8 @@ pub(crate) struct Runner {
     graphs: Graphs,
     /// The weights version of the last step: whose head its logits take.
     ran: u64,
+    /// Rows of the last step, if it ran: the workspace may hold more, of earlier ones.
+    rows: usize,
 }
 
 /// What a step is told, on the host.
@@ -73,12 +72,18 @@ struct Graphs {
 }
 
 /// Page numbers of copies on their way to the device.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Copies {
     all: Vec<PageCopy>,
     pairs: Vec<u32>,
-    device: Option<Mem<u32>>,
+    /// Of one launch.
+    device: Mem<u32>,
 }
+
+/// Pages that one launch copies at most.
+const COPIES: usize = 64;
+/// Bytes of their list.
+pub(super) const COPIES_BYTES: usize = 2 * COPIES * size_of::<u32>();
 
 impl Runner {
     /// For pages as `kv` counts them, and ids below `valid`.
@@ -112,6 +117,7 @@ impl Runner {
         let counts = gpu.alloc(config.layers * config.kv_heads * COUNTS)?;
         gpu.fill(counts.view(), 0)?;
         let inv_freq = gpu.upload(&config.rope.inv_freq(config.head_dim))?;
+        let copies = gpu.alloc(2 * COPIES)?;
         let sampling = Sampling::new(&gpu, &config, recipe.head.activations, valid)?;
         Ok(Runner {
             writer,
@@ -122,7 +128,7 @@ impl Runner {
             pools,
             pool_pages,
             layers,
-            copies: Copies::default(),
+            copies: Copies { all: Vec::new(), pairs: Vec::new(), device: copies },
             counts,
             inv_freq,
             workspace: None,
@@ -130,6 +136,7 @@ impl Runner {
             step: Step::default(),
             graphs: Graphs { on: true, made: HashMap::new(), launched: 0 },
             ran: version,
+            rows: 0,
         })
     }
 
@@ -149,7 +156,7 @@ impl Runner {
         feeds: impl Iterator<Item = Feed<'a>>,
     ) -> Result<(), CudaError> {
         self.versions.assert_usable();
-        self.ran = version;
+        (self.ran, self.rows) = (version, 0);
         self.copy_pages(kv)?;
         let page_len = kv.layout().page_len();
         let Step { meta, positions, slots, spans } = &mut self.step;
@@ -168,16 +175,19 @@ impl Runner {
             }
             batch_spans.push(span);
         }
-        let ran = if meta.is_empty() { Ok(()) } else { self.run(page_len, &batch_spans) };
+        let rows = meta.len();
+        let ran = if rows == 0 { Ok(()) } else { self.run(page_len, &batch_spans) };
         self.step.spans = emptied(batch_spans);
-        ran
+        ran?;
+        self.rows = rows;
+        Ok(())
     }
 
     fn run(&mut self, page_len: usize, spans: &[Span<'_>]) -> Result<(), CudaError> {
         let rows = self.step.meta.len();
         let decodes = spans.len() == rows && rows <= GRAPH_ROWS && self.graphs.on;
         let graph_rows = if decodes { graph_rows(rows) } else { rows };
-        self.make_room(page_len, graph_rows, spans)?;
+        self.make_room_for(page_len, graph_rows, spans)?;
         let gpu = self.writer.gpu.clone();
         let w = self.workspace.as_mut().expect("room was made");
         let least = w.batch.plan_for(spans);
@@ -223,32 +233,35 @@ impl Runner {
         }
     }
 
-    /// Buffers for a step of `rows` rows of these spans. Larger ones have other addresses, so graphs are made anew.
-    fn make_room(&mut self, page_len: usize, rows: usize, spans: &[Span<'_>]) -> Result<(), CudaError> {
-        let c = &self.config;
-        let need_pages = spans.iter().map(|span| span.end_position().div_ceil(page_len)).max().unwrap_or(1);
+    /// As [`crate::engine::Engine::make_room`].
+    pub fn make_room(&mut self, page_len: usize, room: Room) -> Result<(), CudaError> {
+        let need = room.limits(&self.config, page_len);
+        self.grow(need, need.pages)
+    }
+
+    /// Buffers for a step of `rows` rows of these spans.
+    fn make_room_for(&mut self, page_len: usize, rows: usize, spans: &[Span<'_>]) -> Result<(), CudaError> {
+        let tokens = spans.iter().map(Span::end_position).max().unwrap_or(1);
+        let need = Room { rows, sequences: spans.len(), tokens, truncated: false }.limits(&self.config, page_len);
+        // Tables grow by doubling: they are uploaded whole, so they should not be made for sequences that never come.
+        let most = self.pool_pages.min(self.config.max_positions.div_ceil(page_len));
+        self.grow(need, need.pages.max(32).next_power_of_two().min(most).max(need.pages))
+    }
+
+    /// Buffers for these limits, unless there are; if their pages must grow, then to `pages`. Larger buffers have other
+    /// addresses, so graphs are made anew.
+    fn grow(&mut self, need: BatchLimits, pages: usize) -> Result<(), CudaError> {
         let has = self.workspace.as_ref().map(|w| *w.batch.limits());
-        let fits = has.is_some_and(|l| {
-            rows <= l.rows && spans.len().max(rows.min(GRAPH_ROWS)) <= l.spans && need_pages <= l.pages
-        });
-        if fits {
+        if has.is_some_and(|l| need.rows <= l.rows && need.spans <= l.spans && need.pages <= l.pages) {
             return Ok(());
         }
-        // Tables grow by doubling: they are uploaded whole, so they should not be made for sequences that never come.
-        let most = self.pool_pages.min(c.max_positions.div_ceil(page_len)).max(need_pages);
-        let limits = BatchLimits {
-            spans: spans.len().max(rows.min(GRAPH_ROWS)).max(has.map_or(1, |l| l.spans)),
-            rows: rows.max(has.map_or(1, |l| l.rows)),
-            pages: need_pages.max(has.map_or(32, |l| l.pages)).next_power_of_two().min(most).max(need_pages),
-            page_len,
-            heads: c.heads,
-            kv_heads: c.kv_heads,
-            head_dim: c.head_dim,
-        };
+        let (has_rows, has_spans, has_pages) = has.map_or((0, 0, 0), |l| (l.rows, l.spans, l.pages));
+        let pages = if need.pages <= has_pages { has_pages } else { pages };
+        let limits = BatchLimits { rows: need.rows.max(has_rows), spans: need.spans.max(has_spans), pages, ..need };
         self.graphs.made.clear();
-        // The old ones first, so that both need not fit at once.
+        // The old ones first: their memory is given back before more is taken, so that both need not fit at once.
         self.workspace = None;
-        self.workspace = Some(Workspace::new(&self.writer.gpu, c, self.recipe.layers.iter(), limits)?);
+        self.workspace = Some(Workspace::new(&self.writer.gpu, &self.config, &self.recipe, limits)?);
         Ok(())
     }
 
@@ -260,10 +273,7 @@ impl Runner {
         if all.is_empty() {
             return Ok(());
         }
-        if device.as_ref().is_none_or(|mem| mem.len() < 2 * all.len()) {
-            *device = Some(self.writer.gpu.alloc((2 * all.len()).next_power_of_two())?);
-        }
-        let room = device.as_ref().expect("just made").view();
+        let room = device.view();
         let mut first = 0;
         while first < all.len() {
             // The longest run in which no page that is written is in another pair.
@@ -272,7 +282,8 @@ impl Runner {
                     .iter()
                     .any(|before| before.to == all[at].from || before.to == all[at].to || before.from == all[at].to)
             };
-            let end = (first + 1..all.len()).find(|&at| meets(at)).unwrap_or(all.len());
+            let most = all.len().min(first + COPIES);
+            let end = (first + 1..most).find(|&at| meets(at)).unwrap_or(most);
             pairs.clear();
             pairs.extend(all[first..end].iter().flat_map(|copy| [copy.from.0, copy.to.0]));
             self.writer.gpu.write(room, pairs)?;
@@ -286,7 +297,8 @@ impl Runner {
     fn rows(&mut self, rows: impl ExactSizeIterator<Item = usize>) -> Result<(), CudaError> {
         let model = self.versions.get(self.ran).expect("logits are asked for before the next update");
         let w = self.workspace.as_ref().expect("logits are asked for after a step");
-        self.sampling.logits(&self.writer.gpu, &self.config, model, w.x.view(), rows)
+        let x = w.x.view().part(0, self.rows * self.config.hidden);
+        self.sampling.logits(&self.writer.gpu, &self.config, model, x, rows)
     }
 
     /// As [`crate::engine::Engine::logits`].
@@ -367,11 +379,6 @@ impl Runner {
     pub fn poison(&self) -> Result<(), CudaError> {
         self.pools.iter().try_for_each(|pool| self.gpu().fill(pool.view(), 0xff))
     }
-}
-
-/// Rows that a step of `rows` decoding sequences is filled up to, so that few graphs serve many batches.
-fn graph_rows(rows: usize) -> usize {
-    if rows <= 8 { rows.next_power_of_two() } else { rows.next_multiple_of(8) }
 }
 
 /// The plan of a graph of `graph_rows` rows that serves batches of `rows` sequences whose least plan is `least`, if the

@@ -8,7 +8,7 @@ use ptx::ops::sample::cuda::{self as sample, Drawn, Uniforms};
 use ptx::ops::{rmsnorm, select};
 
 use super::weights::DeviceModel;
-use super::workspace::Inputs;
+use super::workspace::{InputLens, Inputs};
 use crate::config::ModelConfig;
 use crate::engine::{Draw, Drew, LOGIT_ROWS};
 use crate::recipe::Activations;
@@ -60,7 +60,7 @@ impl Sampling {
             activations,
             words: gpu.alloc(4 * rows + 1)?,
             selected: gpu.alloc(rows * c.hidden)?,
-            inputs: Inputs::new(gpu, rows, c.hidden, activations == Activations::E4m3)?,
+            inputs: Inputs::new(gpu, input_lens(c, activations))?,
             logits: gpu.alloc(rows * c.vocab)?,
             count: 0,
             partials: gpu.alloc(log_softmax::partials_len(rows, valid))?,
@@ -73,6 +73,17 @@ impl Sampling {
             lists: None,
             host: Host::default(),
         })
+    }
+
+    /// Bytes of each allocation of [`Sampling::new`], and of what truncated draws take.
+    pub fn sizes(c: &ModelConfig, activations: Activations, valid: usize, truncated: bool) -> Vec<usize> {
+        let rows = LOGIT_ROWS;
+        let words =
+            [4 * rows + 1, rows * c.hidden, rows * c.vocab, log_softmax::partials_len(rows, valid), rows, rows, rows];
+        let draws = [rows * size_of::<sample::Draw>(), rows * size_of::<Drawn>()];
+        let workspace = truncated.then(|| log_softmax::workspace_len(rows, valid) * size_of::<u64>());
+        let words = words.into_iter().map(|len| len * size_of::<u32>());
+        words.chain(draws).chain(input_lens(c, activations).sizes()).chain(workspace).collect()
     }
 
     /// The logits of some rows of the residual stream `x`: last norm and head. The norm and the product of a row do not
@@ -226,7 +237,8 @@ impl Sampling {
         Ok(())
     }
 
-    /// `count` rows of the last logits from `first` on, copied to the host: all columns, or the real ones of a single row.
+    /// `count` rows of the last logits from `first` on, copied to the host: all columns, those
+    /// of no real id too.
     pub fn download(&mut self, gpu: &Gpu, first: usize, count: usize) -> Result<&[f32], CudaError> {
         assert!(first + count <= self.count, "rows {first}+{count} of {}", self.count);
         self.host.logits.resize(count * self.vocab, 0.0);
@@ -238,4 +250,9 @@ impl Sampling {
     pub fn downloaded(&self) -> &[f32] {
         &self.host.logits
     }
+}
+
+/// Room for the input of the head.
+fn input_lens(c: &ModelConfig, activations: Activations) -> InputLens {
+    InputLens::new(LOGIT_ROWS, c.hidden, activations == Activations::E4m3)
 }

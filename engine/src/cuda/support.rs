@@ -1,6 +1,7 @@
 //! What CUDA kernels there are: everything else is refused by name before any of the model is loaded.
 
 use ptx::DType;
+use ptx::cuda::Pages;
 
 use crate::config::ModelConfig;
 use crate::recipe::{Activations, Proj, Projection, Recipe, WeightFormat};
@@ -20,8 +21,15 @@ pub struct Unsupported {
     pub instead: &'static str,
 }
 
-/// Whether a model under a recipe can run on a CUDA device.
-pub fn check(c: &ModelConfig, recipe: &Recipe) -> Result<(), Unsupported> {
+/// Whether a model under a recipe can run on a CUDA device with pages of so many tokens.
+pub fn check(c: &ModelConfig, recipe: &Recipe, page_len: usize) -> Result<(), Unsupported> {
+    if !Pages::has_page_len(page_len) {
+        return Err(Unsupported {
+            part: "the KV cache".into(),
+            what: format!("attention over pages of {page_len} tokens"),
+            instead: "choose a power of two up to 256",
+        });
+    }
     if !HEAD_DIMS.contains(&c.head_dim) {
         return Err(Unsupported {
             part: "the model".into(),
@@ -95,9 +103,15 @@ mod tests {
         let c = config(32);
         let of = |name| Recipe::built_in(name, Precision::Bf16, &c).expect("known");
         for name in ["bf16", "kv8", "fp8"] {
-            assert_eq!(check(&c, &of(name)), Ok(()));
+            assert_eq!(check(&c, &of(name), 16), Ok(()));
         }
-        let text = |c: &ModelConfig, recipe: &Recipe| check(c, recipe).expect_err("no kernel").to_string();
+        for page_len in [0, 12, 512] {
+            let error = check(&c, &of("bf16"), page_len).expect_err("no kernel").to_string();
+            let want =
+                "the KV cache: attention over pages of 12 tokens has no CUDA kernel; choose a power of two up to 256";
+            assert!(error.starts_with(&want.replace("12", &page_len.to_string())), "{error}");
+        }
+        let text = |c: &ModelConfig, recipe: &Recipe| check(c, recipe, 16).expect_err("no kernel").to_string();
         assert!(text(&c, &of("f32")).starts_with("the embedding: a matrix in f32 has no CUDA kernel"));
         assert!(text(&config(48), &of("bf16")).contains("head_dim 48"));
         let mut recipe = of("bf16");

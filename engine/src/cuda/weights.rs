@@ -12,7 +12,7 @@ use crate::config::ModelConfig;
 use crate::engine::EngineError;
 use crate::model::parts::{Part, for_each_empty_part, for_each_part};
 use crate::model::{Layer, WeightSource};
-use crate::recipe::{Activations, LayerRecipe, Proj, Recipe};
+use crate::recipe::{Activations, LayerRecipe, Proj, Recipe, WeightFormat};
 use crate::versions::{Weights, static_scales};
 
 /// Outputs that matrices with scales by block must be a multiple of to lie behind each other.
@@ -133,7 +133,8 @@ impl Products {
         biases: Option<&[&[f32]]>,
     ) -> Result<Products, CudaError> {
         let (mut groups, mut column) = (Vec::new(), 0);
-        for run in runs(formats, projs, matrices) {
+        let outputs: Vec<usize> = matrices.iter().map(|matrix| matrix.n()).collect();
+        for run in runs(formats, projs, &outputs) {
             let activations = formats[projs[run.start]].activations;
             let own = &matrices[run.clone()];
             let device = Matrices::new(gpu, own, biases.map(|all| &all[run.clone()]))?;
@@ -159,7 +160,7 @@ impl Products {
 }
 
 /// Consecutive products that one launch can do.
-fn runs(formats: &LayerRecipe, projs: &[Proj], matrices: &[&Packed]) -> Vec<std::ops::Range<usize>> {
+fn runs(formats: &LayerRecipe, projs: &[Proj], outputs: &[usize]) -> Vec<std::ops::Range<usize>> {
     let mut runs: Vec<std::ops::Range<usize>> = Vec::new();
     for at in 0..projs.len() {
         let joins = at > 0 && {
@@ -168,8 +169,7 @@ fn runs(formats: &LayerRecipe, projs: &[Proj], matrices: &[&Packed]) -> Vec<std:
             // The scale of anything but e4m3 means nothing.
             let same = before.weights.dtype == own.weights.dtype
                 && (own.weights.dtype != DType::E4m3 || before.weights.scale == own.weights.scale);
-            same && before.activations == own.activations
-                && (!by_block || matrices[at - 1].n().is_multiple_of(BLOCK_STEP))
+            same && before.activations == own.activations && (!by_block || outputs[at - 1].is_multiple_of(BLOCK_STEP))
         };
         match runs.last_mut().filter(|_| joins) {
             Some(run) => run.end = at + 1,
@@ -299,9 +299,47 @@ impl Weights for DeviceModel {
     }
 }
 
+impl DeviceModel {
+    /// Bytes of each allocation of a version.
+    pub fn sizes(c: &ModelConfig, recipe: &Recipe) -> Vec<usize> {
+        let table = |format: WeightFormat| Matrices::sizes_for(format.dtype, format.scale, &[c.vocab], c.hidden, false);
+        let mut sizes = table(recipe.embed).to_vec();
+        for formats in &recipe.layers {
+            sizes.extend(DeviceLayer::sizes(c, formats));
+        }
+        sizes.push(c.hidden * size_of::<f32>());
+        sizes.extend(if c.tied { [0; 3] } else { table(recipe.head.weights) });
+        sizes
+    }
+}
+
+impl Vectors {
+    fn of(c: &ModelConfig) -> Vectors {
+        Vectors { hidden: c.hidden, head_dim: c.head_dim, kv_heads: c.kv_heads, qk_norm: c.qk_norm }
+    }
+}
+
 impl DeviceLayer {
+    fn sizes(c: &ModelConfig, formats: &LayerRecipe) -> Vec<usize> {
+        let (q_len, kv_len) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
+        let mut sizes = Vec::new();
+        for (projs, outputs, k, bias) in [
+            (&QKV[..], &[q_len, kv_len, kv_len][..], c.hidden, c.qkv_bias),
+            (&[Proj::O], &[c.hidden], q_len, c.o_bias),
+            (&GATE_UP, &[c.ffn, c.ffn], c.hidden, c.mlp_bias),
+            (&[Proj::Down], &[c.hidden], c.ffn, c.mlp_bias),
+        ] {
+            for run in runs(formats, projs, outputs) {
+                let format = formats[projs[run.start]].weights;
+                sizes.extend(Matrices::sizes_for(format.dtype, format.scale, &outputs[run], k, bias));
+            }
+        }
+        sizes.push(Vectors::of(c).len() * size_of::<f32>());
+        sizes
+    }
+
     fn new(gpu: &Gpu, c: &ModelConfig, l: &Layer) -> Result<DeviceLayer, CudaError> {
-        let at = Vectors { hidden: c.hidden, head_dim: c.head_dim, kv_heads: c.kv_heads, qk_norm: c.qk_norm };
+        let at = Vectors::of(c);
         let f = &l.formats;
         let qkv_bias = l.qkv_bias.as_ref().map(|b| b.each_ref().map(|b| &b[..]));
         let mlp_bias = l.mlp_bias.as_ref().map(|b| b.each_ref().map(|b| &b[..]));

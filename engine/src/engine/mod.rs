@@ -152,7 +152,7 @@ impl Engine {
             }
             Device::Cuda { gpu, cpu, .. } => (gpu.clone(), Arc::clone(cpu)),
         };
-        cuda::check(&config, &recipe)?;
+        cuda::check(&config, &recipe, page_len)?;
         let shapes = kv_shapes(&config, &recipe, page_len);
         let kv = KvCache::without_bytes(Layout::new(shapes), pages);
         let writer = Writer { gpu, cpu, copies: Arc::default() };
@@ -173,6 +173,18 @@ impl Engine {
         assert!(valid > 0 && valid <= config.vocab, "{valid} real ids of a vocabulary of {}", config.vocab);
         kv.set_provenance(Provenance { version, recipe: recipe.hash_bytes() });
         Engine { config, recipe, kv, valid, device, backend }
+    }
+
+    /// Makes the buffers for steps of up to so much on a CUDA device, so that later ones up to that allocate nothing; does
+    /// nothing on the CPU. Without it they are made as steps come that need more than those before.
+    ///
+    /// # Errors
+    /// When the device has too little memory.
+    pub fn make_room(&mut self, room: cuda::Room) -> Result<(), CudaError> {
+        match &mut self.backend {
+            Backend::Host(_) => Ok(()),
+            Backend::Cuda(cuda) => cuda.make_room(self.kv.layout().page_len(), room),
+        }
     }
 
     /// Where it computes.

@@ -236,7 +236,7 @@ pub fn fits_cuda(config: &Config) -> Result<(), Unsupported> {
     for (dir, recipe) in [(&config.student, &config.rollout.recipe[..]), (&config.teacher, "identity")] {
         let Ok(model) = ModelConfig::open(dir) else { continue };
         let Ok(recipe) = Recipe::open(recipe, precision, &model) else { continue };
-        engine::cuda::check(&model, &recipe)?;
+        engine::cuda::check(&model, &recipe, PAGE_LEN)?;
     }
     Ok(())
 }

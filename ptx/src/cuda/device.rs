@@ -80,6 +80,25 @@ mod attribute {
 
 /// Finds the device of that number and refuses a driver or a device that is too old.
 pub(super) fn find(driver: &Driver, ordinal: usize) -> Result<Found, CudaError> {
+    look(driver, ordinal).map_err(|error| at_start(driver, ordinal, error))
+}
+
+/// What a failure of a call means while a device is being opened. Any call may be the first to tell: a stub answers all of
+/// them so, a driver that cannot start its `cuInit` or its first context.
+pub(super) fn at_start(driver: &Driver, ordinal: usize, error: CudaError) -> CudaError {
+    match error {
+        CudaError::Driver { code: code::NO_DEVICE, .. } => CudaError::NoDevice { ordinal, count: 0 },
+        CudaError::Driver { code, .. } => match code::remedy(code) {
+            Some((name, remedy)) => {
+                CudaError::Unusable { library: driver.path().display().to_string(), code, name, remedy }
+            }
+            None => error,
+        },
+        other => other,
+    }
+}
+
+fn look(driver: &Driver, ordinal: usize) -> Result<Found, CudaError> {
     let found = version(driver)?;
     // Told before anything else: an old driver may not even know the device.
     let too_old = |target: Target| CudaError::DriverTooOld { found, needed: target.cuda(), target: target.name() };
@@ -119,15 +138,7 @@ fn version(driver: &Driver) -> Result<(u32, u32), CudaError> {
 /// The device of that number.
 fn by_number(driver: &Driver, ordinal: usize) -> Result<CUdevice, CudaError> {
     // SAFETY: takes no address.
-    match unsafe { driver.cuInit(0) } {
-        Ok(()) => {}
-        Err(CudaError::Driver { code: code::NO_DEVICE, .. }) => return Err(CudaError::NoDevice { ordinal, count: 0 }),
-        Err(CudaError::Driver { code: code::STUB_LIBRARY, .. }) => {
-            let detail = "the library found is a stub for linking, not a driver".to_string();
-            return Err(CudaError::NoDriver { detail });
-        }
-        Err(other) => return Err(other),
-    }
+    unsafe { driver.cuInit(0)? };
     let mut count = 0;
     // SAFETY: writes a number.
     unsafe { driver.cuDeviceGetCount(&raw mut count)? };

@@ -141,10 +141,12 @@ pub(super) fn get() -> Result<&'static Driver, CudaError> {
     Ok(DRIVER.get_or_init(|| driver))
 }
 
-/// The installed driver, by the names that cudarc knows. It stays loaded: a driver's threads do not survive unloading.
+/// The installed driver, by the name that a driver has on Linux and then by those that cudarc knows, of which the first,
+/// without a version, is also that of the stub that comes with a toolkit. It stays loaded: a driver's threads do not survive unloading.
 fn system_library() -> Result<(PathBuf, &'static Library), CudaError> {
     let mut detail = "no name to look for".to_string();
-    for name in ["cuda", "nvcuda"].into_iter().flat_map(cudarc::get_lib_name_candidates) {
+    let first = cfg!(target_os = "linux").then(|| "libcuda.so.1".to_string());
+    for name in first.into_iter().chain(["cuda", "nvcuda"].into_iter().flat_map(cudarc::get_lib_name_candidates)) {
         // SAFETY: the initialisers of an installed driver are safe to run.
         match unsafe { Library::new(&name) } {
             Ok(library) => return Ok((PathBuf::from(name), Box::leak(Box::new(library)))),
@@ -155,6 +157,11 @@ fn system_library() -> Result<(PathBuf, &'static Library), CudaError> {
 }
 
 impl Driver {
+    /// Path or name that it was loaded by.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// The hooks of `ptx/simt`, which no other driver has.
     pub(super) fn hooks(&self) -> Option<&Hooks> {
         self.hooks.as_ref()

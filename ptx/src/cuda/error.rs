@@ -41,9 +41,22 @@ pub enum CudaError {
         /// What the kernels were compiled for.
         target: &'static str,
     },
+    /// What was found is no driver of this machine, or it cannot start.
+    #[error("the CUDA driver {library} cannot be used: {name} ({code}): {remedy}, or use --device cpu")]
+    Unusable {
+        /// The library that the loader found.
+        library: String,
+        /// What it answered.
+        code: u32,
+        /// The name of that code.
+        name: &'static str,
+        /// What is wrong then, and what to do about it.
+        remedy: &'static str,
+    },
     /// There is no device of that number.
     #[error(
-        "there is no cuda:{ordinal}; the driver shows {count} device(s), numbered from 0: choose one of them, or use --device cpu"
+        "there is no cuda:{ordinal}; the driver shows {count} device(s), numbered from 0: {}, or use --device cpu",
+        if *count == 0 { "let CUDA_VISIBLE_DEVICES name some, or give this container or machine one" } else { "choose one of them" }
     )]
     NoDevice {
         /// The number asked for.
@@ -129,8 +142,33 @@ pub enum CudaError {
 /// Codes of `CUresult` that mean something here. Plain numbers, since a newer driver may answer with others than any list.
 pub(super) mod code {
     pub const OUT_OF_MEMORY: u32 = 2;
-    pub const STUB_LIBRARY: u32 = 34;
     pub const NO_DEVICE: u32 = 100;
+
+    /// Answers of a driver that cannot start: their names, and what to do. Names by ourselves, since a stub knows none.
+    pub fn remedy(code: u32) -> Option<(&'static str, &'static str)> {
+        Some(match code {
+            34 => (
+                "CUDA_ERROR_STUB_LIBRARY",
+                "it is a stub for linking, not a driver; take the toolkit's folder `stubs` out of LD_LIBRARY_PATH",
+            ),
+            803 => (
+                "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+                "library and kernel module are of different versions; restart the machine if the driver was just updated, \
+                 and in a container use the host's library",
+            ),
+            804 => (
+                "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
+                "a library of forward compatibility does not serve this device; take the toolkit's folder `compat` out of \
+                 LD_LIBRARY_PATH and update the driver",
+            ),
+            999 => (
+                "CUDA_ERROR_UNKNOWN",
+                "it does not say why; see whether nvidia-smi works and the module nvidia_uvm is loaded, and restart the \
+                 machine if not",
+            ),
+            _ => return None,
+        })
+    }
 
     /// Whether the code says that a kernel failed while it ran, after which the context is of no use.
     pub fn is_fault(code: u32) -> bool {

@@ -17,6 +17,7 @@ impl Gpu {
     /// An event behind everything given to the device so far.
     pub fn event(&self) -> Result<Event, CudaError> {
         let inner = self.inner();
+        let _turn = inner.order.turn_outside("an event")?;
         inner.bind()?;
         let mut event = std::ptr::null_mut();
         // SAFETY: writes a handle; flags 0 is an event with a time.

@@ -5,15 +5,16 @@ use super::device::{self, Found, Limits, Sharing, Target, find};
 use super::driver::{self, Driver, Handle};
 use super::error::code;
 use super::modules::Modules;
+use super::order::Order;
 use super::staging::Staging;
 use super::{CudaError, Mem, Module, View};
 use cudarc::driver::sys::{CUctx_st, CUdevice, CUstream_st};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// An open CUDA device with one stream: everything given to it runs in that order. A clone is the same device.
 ///
-/// Several threads may use it; what they ask for is done in the order in which it comes.
+/// Several threads may use it; what they ask for is done in the order in which it comes. While one of them captures a
+/// graph, whatever another asks of the stream waits until the capture has ended, so that it is no part of the graph.
 #[derive(Clone, Debug)]
 pub struct Gpu {
     inner: Arc<Inner>,
@@ -35,7 +36,8 @@ pub struct MemoryInfo {
 /// How memory comes from the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Allocation {
-    /// A few big pieces, cut up here: the driver's own allocations are slow and wait for the device.
+    /// Large ones each by the driver and used again, small ones cut from big ones: the driver's own allocations are slow
+    /// and wait for the device.
     Arena,
     /// Each by the driver, to the byte, so that the simulator knows where each one ends.
     Exact,
@@ -60,11 +62,9 @@ pub(super) struct Inner {
     exact: Mutex<u64>,
     staging: Mutex<Option<Staging>>,
     modules: Mutex<Modules>,
-    pub(super) capturing: AtomicBool,
+    pub(super) order: Order,
 }
 
-/// The smallest piece of memory taken from the driver, in bytes.
-const CHUNK: u64 = 64 << 20;
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`: calls that are no part of a graph may be made while it is captured.
 const RELAXED: u32 = 2;
 
@@ -80,7 +80,8 @@ impl Gpu {
     pub(super) fn open_as(ordinal: usize, sharing: Sharing, allocation: Allocation) -> Result<Gpu, CudaError> {
         let driver = driver::get()?;
         let Found { device, name, capability, target, multiprocessors, limits } = find(driver, ordinal)?;
-        let context = device::make_context(driver, device, sharing)?;
+        let context = device::make_context(driver, device, sharing);
+        let context = context.map_err(|error| device::at_start(driver, ordinal, error))?;
         let stream = device::make_stream(driver, context)
             .inspect_err(|_| device::leave_context(driver, device, sharing, context))?;
         let inner = Inner {
@@ -99,7 +100,7 @@ impl Gpu {
             exact: Mutex::default(),
             staging: Mutex::default(),
             modules: Mutex::default(),
-            capturing: AtomicBool::new(false),
+            order: Order::default(),
         };
         Ok(Gpu { inner: Arc::new(inner) })
     }
@@ -146,20 +147,14 @@ impl Gpu {
         Ok(MemoryInfo { free, total, reserved: arena.reserved() + exact, used: arena.used() + exact })
     }
 
-    /// Takes `bytes` from the driver at once for later allocations, each of which rounds up to 256 bytes; what does not
-    /// fit is taken later. The simulated device only says whether there is as much, since it keeps allocations apart.
-    pub fn reserve(&self, bytes: u64) -> Result<(), CudaError> {
-        let inner = &self.inner;
-        inner.bind()?;
-        match inner.allocation {
-            Allocation::Arena => inner.grow(&mut lock(&inner.memory), bytes.next_multiple_of(ALIGN).max(ALIGN)),
-            Allocation::Exact => {
-                let (free, total) = inner.free_and_total()?;
-                if bytes > free {
-                    return Err(CudaError::OutOfMemory { asked: bytes, free, total });
-                }
-                Ok(())
-            }
+    /// Bytes that allocations of so many bytes each take of the device, one after the other and with nothing else there:
+    /// what [`MemoryInfo::reserved`] is then.
+    #[must_use]
+    pub fn footprint(&self, sizes: impl IntoIterator<Item = u64>) -> u64 {
+        let sizes = sizes.into_iter().filter(|&bytes| bytes > 0);
+        match self.inner.allocation {
+            Allocation::Arena => Arena::footprint(sizes),
+            Allocation::Exact => sizes.sum(),
         }
     }
 
@@ -184,7 +179,7 @@ impl Gpu {
     /// When the view is shorter.
     pub fn write<T: bytemuck::Pod>(&self, to: View<T>, from: &[T]) -> Result<(), CudaError> {
         assert!(from.len() <= to.len(), "{} elements into a view of {}", from.len(), to.len());
-        self.not_captured("a copy from the host")?;
+        let _turn = self.inner.order.turn_outside("a copy from the host")?;
         self.inner.bind()?;
         self.inner.staging(|staging| staging.write(to.address(), bytemuck::cast_slice(from)))
     }
@@ -195,7 +190,7 @@ impl Gpu {
     /// When the view is shorter.
     pub fn read<T: bytemuck::Pod>(&self, from: View<T>, to: &mut [T]) -> Result<(), CudaError> {
         assert!(to.len() <= from.len(), "{} elements out of a view of {}", to.len(), from.len());
-        self.not_captured("a copy to the host")?;
+        let _turn = self.inner.order.turn_outside("a copy to the host")?;
         self.inner.bind()?;
         self.inner.staging(|staging| staging.read(from.address(), bytemuck::cast_slice_mut(to)))
     }
@@ -213,6 +208,7 @@ impl Gpu {
     /// When the view is shorter.
     pub fn copy<T: bytemuck::Pod>(&self, to: View<T>, from: View<T>) -> Result<(), CudaError> {
         assert!(from.len() <= to.len(), "{} elements into a view of {}", from.len(), to.len());
+        let _turn = self.inner.order.turn();
         self.inner.bind()?;
         let bytes = from.len() * size_of::<T>();
         if bytes == 0 {
@@ -224,6 +220,7 @@ impl Gpu {
 
     /// Sets every byte of a view; ordered with launches.
     pub fn fill<T: bytemuck::Pod>(&self, to: View<T>, byte: u8) -> Result<(), CudaError> {
+        let _turn = self.inner.order.turn();
         self.inner.bind()?;
         let bytes = to.len() * size_of::<T>();
         if bytes == 0 {
@@ -235,7 +232,7 @@ impl Gpu {
 
     /// Waits for everything and says what went wrong, if anything did.
     pub fn synchronize(&self) -> Result<(), CudaError> {
-        self.not_captured("waiting for the device")?;
+        let _turn = self.inner.order.turn_outside("waiting for the device")?;
         self.inner.bind()?;
         // SAFETY: the stream is alive.
         unsafe { self.inner.driver.cuStreamSynchronize(self.inner.stream.0) }
@@ -244,10 +241,6 @@ impl Gpu {
     /// Makes an op's kernels known that are not in [`MODULES`](super::MODULES): those of a test or a bench.
     pub fn add_module(&self, module: &'static Module) {
         self.inner.modules().add(module);
-    }
-
-    fn not_captured(&self, what: &'static str) -> Result<(), CudaError> {
-        if self.inner.capturing.load(Ordering::Acquire) { Err(CudaError::Capture { what }) } else { Ok(()) }
     }
 }
 
@@ -270,11 +263,8 @@ impl Inner {
         f(staging.as_mut().expect("made above"))
     }
 
-    /// Runs calls of the driver that are no part of the graph being captured, if one is.
+    /// Runs calls of the driver that are no part of a graph, though this thread may be capturing one.
     pub(super) fn outside_capture<R>(&self, f: impl FnOnce() -> Result<R, CudaError>) -> Result<R, CudaError> {
-        if !self.capturing.load(Ordering::Acquire) {
-            return f();
-        }
         let mut mode = RELAXED;
         // SAFETY: exchanges a number of this thread's with `mode`.
         unsafe { self.driver.cuThreadExchangeStreamCaptureMode(&raw mut mode)? };
@@ -304,21 +294,43 @@ impl Inner {
             return Ok((address, bytes));
         }
         let bytes = bytes.next_multiple_of(ALIGN);
+        if let Some(address) = lock(&self.memory).take(bytes) {
+            return Ok((address, bytes));
+        }
+        // Before the memory is locked again: what a thread that captures allocates must not wait for this.
+        let turn = self.order.turn();
         let mut memory = lock(&self.memory);
         if let Some(address) = memory.take(bytes) {
             return Ok((address, bytes));
         }
-        self.outside_capture(|| match self.grow(&mut memory, bytes.max(CHUNK)) {
-            Err(CudaError::OutOfMemory { .. }) if bytes < CHUNK => self.grow(&mut memory, bytes),
-            other => other,
+        if !turn.captures() {
+            self.give_back(&mut memory)?;
+        }
+        let chunk = Arena::chunk_for(bytes);
+        let (address, len) = self.outside_capture(|| match self.driver_alloc(chunk) {
+            Err(CudaError::OutOfMemory { .. }) if bytes < chunk => Ok((self.driver_alloc(bytes)?, bytes)),
+            other => Ok((other?, chunk)),
         })?;
-        Ok((memory.take(bytes).expect("the new piece is large enough"), bytes))
+        memory.add(address, len, bytes);
+        Ok((memory.take(bytes).expect("the new chunk is large enough"), bytes))
     }
 
-    fn grow(&self, memory: &mut Arena, bytes: u64) -> Result<(), CudaError> {
-        let address = self.driver_alloc(bytes)?;
-        memory.add(address, bytes);
-        Ok(())
+    /// Gives chunks of which nothing is allocated back to the driver: they do not serve what is asked for now, and what
+    /// has outgrown them would hold its memory twice.
+    fn give_back(&self, memory: &mut Arena) -> Result<(), CudaError> {
+        let free = memory.shed();
+        if free.is_empty() {
+            return Ok(());
+        }
+        // What was allocated there may still be in use by what the device has been given.
+        // SAFETY: the stream is alive.
+        let idle = unsafe { self.driver.cuStreamSynchronize(self.stream.0) };
+        for address in free {
+            // SAFETY: the driver gave this address, nothing is allocated there, and the device has come to the end of
+            // what it was given.
+            unsafe { self.driver.cuMemFree_v2(address)? };
+        }
+        idle
     }
 
     fn driver_alloc(&self, bytes: u64) -> Result<u64, CudaError> {

@@ -5,9 +5,9 @@ use super::gpu::Inner;
 use super::{CudaError, Gpu};
 use cudarc::driver::sys::{CUgraph_st, CUgraphExec_st};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-/// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`: what other threads do meanwhile is no part of it and does not spoil it.
+/// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`: other threads' calls do not spoil it. That does not keep what they give to the
+/// same stream out of the graph; `Order` does.
 const THREAD_LOCAL: u32 = 1;
 
 /// What was captured, ready to be launched. It keeps neither the memory alive that it works on nor its contents: whatever
@@ -23,17 +23,15 @@ pub struct Graph {
 impl Gpu {
     /// Captures what `record` gives to the device into a graph. Nothing of it runs.
     ///
-    /// Copies from and to the host and waiting are refused in between: their host memory is gone when the graph runs.
+    /// Copies from and to the host, events and waiting are refused in between: they are of one run, not of each. What other
+    /// threads ask of this device's stream meanwhile waits until the capture has ended, so `record` must not wait for them.
     pub fn capture(&self, record: impl FnOnce(&Gpu) -> Result<(), CudaError>) -> Result<Graph, CudaError> {
         let inner = self.inner();
         inner.bind()?;
-        if inner.capturing.swap(true, Ordering::AcqRel) {
-            return Err(CudaError::Capture { what: "another capture" });
-        }
-        let capture = Capture { inner, open: true };
         // SAFETY: the stream is alive.
-        let begun = unsafe { inner.driver.cuStreamBeginCapture_v2(inner.stream.0, THREAD_LOCAL) };
-        let recorded = begun.and_then(|()| record(self));
+        inner.order.capture(|| unsafe { inner.driver.cuStreamBeginCapture_v2(inner.stream.0, THREAD_LOCAL) })?;
+        let capture = Capture { inner, open: true };
+        let recorded = record(self);
         let graph = capture.end();
         match recorded {
             Ok(()) => instantiate(inner, graph?),
@@ -47,7 +45,7 @@ impl Gpu {
 
 /// Ends the capture however `record` ends.
 struct Capture<'a> {
-    inner: &'a Inner,
+    inner: &'a Arc<Inner>,
     open: bool,
 }
 
@@ -59,9 +57,9 @@ impl Capture<'_> {
     fn close(&mut self) -> Result<Handle<CUgraph_st>, CudaError> {
         self.open = false;
         let mut graph = std::ptr::null_mut();
+        let Inner { order, driver, stream, .. } = &**self.inner;
         // SAFETY: writes a handle; the stream is alive.
-        let ended = unsafe { self.inner.driver.cuStreamEndCapture(self.inner.stream.0, &raw mut graph) };
-        self.inner.capturing.store(false, Ordering::Release);
+        let ended = order.end(|| unsafe { driver.cuStreamEndCapture(stream.0, &raw mut graph) });
         ended.map(|()| Handle(graph))
     }
 }
@@ -95,10 +93,8 @@ fn instantiate(inner: &Arc<Inner>, graph: Handle<CUgraph_st>) -> Result<Graph, C
 impl Graph {
     /// Runs all of it, in the order of the device it was captured on.
     pub fn launch(&self) -> Result<(), CudaError> {
+        let _turn = self.inner.order.turn_outside("the launch of a graph")?;
         self.inner.bind()?;
-        if self.inner.capturing.load(Ordering::Acquire) {
-            return Err(CudaError::Capture { what: "the launch of a graph" });
-        }
         // SAFETY: graph and stream are alive.
         unsafe { self.inner.driver.cuGraphLaunch(self.exec.0, self.inner.stream.0) }
     }

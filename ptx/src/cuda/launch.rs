@@ -94,6 +94,7 @@ impl Gpu {
     /// first use of one of its kernels.
     pub fn launch(&self, kernel: Kernel, launch: Launch, args: &[Arg]) -> Result<(), CudaError> {
         let inner = self.inner();
+        let _turn = inner.order.turn();
         inner.bind()?;
         let mut modules = inner.modules();
         let function = match modules.known(kernel) {

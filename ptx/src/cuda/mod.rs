@@ -15,6 +15,7 @@ mod kernels;
 mod launch;
 mod memory;
 mod modules;
+mod order;
 mod out;
 mod pages;
 pub mod simulator;

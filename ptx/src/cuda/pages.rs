@@ -27,7 +27,6 @@ impl Pages {
     #[must_use]
     pub fn new(shape: KvShape, bytes: View<u8>, k_scales: Option<View<f32>>, v_scales: Option<View<f32>>) -> Pages {
         assert!(Pages::has_kernels(&shape), "no CUDA kernels for pages of {shape:?}");
-        assert!(shape.page_len.is_power_of_two() && shape.page_len <= 256, "a page_len of {}", shape.page_len);
         assert!(bytes.address().is_multiple_of(16), "pages at {:#x} are not aligned to 16 bytes", bytes.address());
         assert!(bytes.len().is_multiple_of(shape.page_bytes()), "{} bytes are no whole number of pages", bytes.len());
         for (name, dtype, scales) in [("k", shape.k, k_scales), ("v", shape.v, v_scales)] {
@@ -39,11 +38,21 @@ impl Pages {
         Pages { shape, bytes, k_scales, v_scales }
     }
 
-    /// Whether there are kernels: heads of 16, 32, 64, 96 or 128 elements in bf16, e4m3 or e5m2.
+    /// Whether there are kernels: heads of 16, 32, 64, 96 or 128 elements in bf16, e4m3 or e5m2, in pages of a
+    /// [length](Pages::has_page_len) that they take.
     #[must_use]
     pub fn has_kernels(shape: &KvShape) -> bool {
         let stored = |dtype| matches!(dtype, DType::Bf16 | DType::E4m3 | DType::E5m2);
-        [16, 32, 64, 96, 128].contains(&shape.head_dim) && stored(shape.k) && stored(shape.v)
+        Pages::has_page_len(shape.page_len)
+            && [16, 32, 64, 96, 128].contains(&shape.head_dim)
+            && stored(shape.k)
+            && stored(shape.v)
+    }
+
+    /// Whether kernels take pages of so many tokens: a power of two up to 256.
+    #[must_use]
+    pub fn has_page_len(page_len: usize) -> bool {
+        page_len.is_power_of_two() && page_len <= 256
     }
 
     /// Shape of the pages.

@@ -10,7 +10,7 @@ KERNEL BOUNDS(128, 1) axpy(f32* y, const f32* x, f32 a, u32 n) {
 }
 
 // Every argument as the device received it, as bits.    out: [4] u64    launch: one thread
-KERNEL arguments(u64* out, u32 a, u64 b, f32 c) {
+KERNEL BOUNDS(32, 1) arguments(u64* out, u32 a, u64 b, f32 c) {
   out[0] = (u64)out;
   out[1] = a;
   out[2] = b;
@@ -27,4 +27,4 @@ KERNEL BOUNDS(256, 1) reverse_shared(u32* out, u32 words) {
 }
 
 // Reads element n of n.    launch: one thread
-KERNEL one_too_far(u32* x, u32 n) { x[0] = x[n]; }
+KERNEL BOUNDS(32, 1) one_too_far(u32* x, u32 n) { x[0] = x[n]; }

@@ -1,6 +1,6 @@
 //! What no kernel may contain, because it would make results depend on a card, a schedule or a compiler's choice.
 
-use super::text::code;
+use super::text::{self, code};
 
 /// Looks at the instructions of one committed PTX file.
 pub fn in_ptx(name: &str, ptx: &str) -> Vec<String> {
@@ -12,6 +12,9 @@ pub fn in_ptx(name: &str, ptx: &str) -> Vec<String> {
             }
         }
     }
+    // Without it ptxas guesses how many registers a thread may take, and no launch can be checked against the kernel.
+    let unbounded = text::entries(ptx).into_iter().filter(|entry| entry.threads.is_none());
+    found.extend(unbounded.map(|entry| format!("  {name}: {}: no BOUNDS on the threads of a block", entry.name)));
     found
 }
 
@@ -94,11 +97,18 @@ mod tests {
             "mul.rn.f16x2 %r1, %r2, %r3;",
             "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%f1,%f2,%f3,%f4}, {%r1,%r2,%r3,%r4}, {%r5,%r6}, {%f1,%f2,%f3,%f4};",
             "// ex2.approx would be refused",
-            ".visible .entry f(",
+            ".visible .entry f(\n.maxntid 32, 1, 1",
             "cvt.rn.bf16x2.f32 %r1, %f1, %f2;",
         ] {
             assert!(in_ptx("a.ptx", good).is_empty(), "{good}");
         }
+    }
+
+    #[test]
+    fn every_kernel_bounds_its_block() {
+        let ptx =
+            ".visible .entry bounded(\n)\n.maxntid 128, 1, 1\n{\n\tret;\n}\n.visible .entry free(\n)\n{\n\tret;\n}\n";
+        assert_eq!(in_ptx("a.ptx", ptx), ["  a.ptx: free: no BOUNDS on the threads of a block"]);
     }
 
     #[test]

@@ -17,6 +17,7 @@
 //! | `LEEWAY_SIMT_MEMORY` | bytes of each context | 4 GiB |
 //! | `LEEWAY_SIMT_CAPABILITY` | compute capability of each device, by commas | `8.9,8.0` |
 //! | `LEEWAY_SIMT_CUDA` | the CUDA version that the driver claims | `12.4` |
+//! | `LEEWAY_SIMT_FAILS` | a function and the code that it answers, as in `cuInit:803` | none |
 //!
 //! [`Device`]: crate::Device
 
@@ -45,6 +46,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Runs one function of the driver: a refusal becomes its code, and a panic, which must not cross into C, a code too.
 fn call(function: &str, body: impl FnOnce() -> Result<(), Refusal>) -> u32 {
+    if let Some((fails, code)) = state::settings().ok().and_then(|settings| settings.fails.as_ref())
+        && fails == function
+    {
+        return *code;
+    }
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => Code::SUCCESS.0,
         Ok(Err(refusal)) => {

@@ -4,7 +4,7 @@
 use crate::Mode;
 
 /// What the driver and its devices are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     pub mode: Mode,
     /// Threads of the host that execute a launch.
@@ -15,6 +15,8 @@ pub struct Settings {
     pub capabilities: [Option<(u32, u32)>; DEVICES],
     /// The CUDA version that the driver claims: major and minor.
     pub cuda: (u32, u32),
+    /// A function of the driver and the code that it always answers, as a broken installation does.
+    pub fails: Option<(String, u32)>,
 }
 
 /// Devices at most.
@@ -29,6 +31,7 @@ impl Default for Settings {
             memory_bytes: 4 << 30,
             capabilities: [Some((8, 9)), Some((8, 0)), None, None],
             cuda: (12, 4),
+            fails: None,
         }
     }
 }
@@ -68,6 +71,10 @@ impl Settings {
             settings.cuda =
                 version(&value).ok_or_else(|| wrong("LEEWAY_SIMT_CUDA", &value, "a version, as in 12.4"))?;
         }
+        if let Some(value) = variable("LEEWAY_SIMT_FAILS") {
+            let want = "a function and its answer, as in cuInit:803";
+            settings.fails = Some(failure(&value).ok_or_else(|| wrong("LEEWAY_SIMT_FAILS", &value, want))?);
+        }
         Ok(settings)
     }
 }
@@ -92,6 +99,11 @@ fn capabilities(value: &str) -> Option<[Option<(u32, u32)>; DEVICES]> {
     Some(all)
 }
 
+fn failure(value: &str) -> Option<(String, u32)> {
+    let (function, code) = value.split_once(':')?;
+    Some((function.to_string(), code.parse().ok().filter(|code| *code != 0)?))
+}
+
 fn version(value: &str) -> Option<(u32, u32)> {
     let (major, minor) = value.split_once('.')?;
     Some((major.parse().ok().filter(|n| *n < 100)?, minor.parse().ok().filter(|n| *n < 10)?))
@@ -114,6 +126,7 @@ mod tests {
         assert_eq!(devices, [Some((9, 0)), Some((8, 6)), None, None]);
         assert_eq!(one("LEEWAY_SIMT_CAPABILITY", "").unwrap().capabilities, [None; 4]);
         assert_eq!(one("LEEWAY_SIMT_CUDA", "12.0").unwrap().cuda, (12, 0));
+        assert_eq!(one("LEEWAY_SIMT_FAILS", "cuInit:803").unwrap().fails, Some(("cuInit".to_string(), 803)));
         let refused = [
             ("LEEWAY_SIMT_MODE", "slow"),
             ("LEEWAY_SIMT_MODE", "perturbed:"),
@@ -121,6 +134,7 @@ mod tests {
             ("LEEWAY_SIMT_MEMORY", "4 GiB"),
             ("LEEWAY_SIMT_CAPABILITY", "8.9,8.9,8.9,8.9,8.9"),
             ("LEEWAY_SIMT_CUDA", "12"),
+            ("LEEWAY_SIMT_FAILS", "cuInit:0"),
         ];
         for (name, value) in refused {
             let error = one(name, value).unwrap_err();

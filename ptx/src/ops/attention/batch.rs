@@ -88,6 +88,12 @@ impl BatchLimits {
         (self.rows * self.group()).div_ceil(4 * self.wide_width()) + self.spans
     }
 
+    /// Words of each buffer of a [`Batch`]: spans, tables and tiles.
+    #[must_use]
+    pub fn lens(&self) -> [usize; 3] {
+        [4 * self.spans, self.spans * self.pages, 2 * (self.narrow_max() + self.wide_max())]
+    }
+
     /// Floats of workspace that a launch by `plan` needs.
     #[must_use]
     pub fn workspace_len(&self, plan: Plan) -> usize {
@@ -117,7 +123,7 @@ impl Batch {
         let l = &limits;
         assert!(l.kv_heads > 0 && l.heads.is_multiple_of(l.kv_heads) && l.heads > 0, "heads of {l:?}");
         assert!(l.spans > 0 && l.rows > 0 && l.pages > 0 && l.page_len > 0, "no room in {l:?}");
-        let lens = [4 * l.spans, l.spans * l.pages, 2 * (l.narrow_max() + l.wide_max())];
+        let lens = l.lens();
         Ok(Batch {
             limits,
             plan: Plan { narrow: 0, chunks: 0, wide: 0 },

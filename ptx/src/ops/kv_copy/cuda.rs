@@ -9,12 +9,21 @@ pub struct Layers {
     count: u32,
 }
 
+/// Words of a layer: address and bytes of a page for tiles, and for exponents.
+const WORDS: usize = 4;
+
 impl Layers {
+    /// Device bytes for so many layers.
+    #[must_use]
+    pub fn bytes(layers: usize) -> usize {
+        layers * WORDS * size_of::<u64>()
+    }
+
     /// The layers of a pool, whose buffers must outlive it.
     pub fn new(gpu: &Gpu, layers: &[Pages]) -> Result<Layers, CudaError> {
         let places: Vec<u64> = layers
             .iter()
-            .flat_map(|pages| {
+            .flat_map(|pages| -> [u64; WORDS] {
                 let (tiles, exponents, count) = (pages.tiles(), pages.exponents(), pages.count().max(1));
                 [tiles.address(), (tiles.len() / count) as u64, exponents.address(), (exponents.len() / count) as u64]
             })

@@ -32,17 +32,18 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// Device bytes of such weights with these outputs each, codes, padding, scales and bias.
+    /// Device bytes of such weights with these outputs each: codes with padding, scales and bias, an allocation each.
     ///
     /// # Panics
     /// When no kernel takes the format, there is no matrix, or a dimension is 0.
     #[must_use]
-    pub fn bytes_for(dtype: DType, scale: WeightScale, outputs: &[usize], k: usize, bias: bool) -> usize {
+    pub fn sizes_for(dtype: DType, scale: WeightScale, outputs: &[usize], k: usize, bias: bool) -> [usize; 3] {
         assert!(matches!(dtype, DType::Bf16 | DType::E4m3), "CUDA kernels take weights in bf16 or e4m3, not {dtype}");
         assert!(!outputs.is_empty() && k > 0 && outputs.iter().all(|&n| n > 0), "weights of {outputs:?} by {k}");
         let n: usize = outputs.iter().sum();
         let granularity = (dtype == DType::E4m3).then_some(scale);
-        codes_len(dtype, n, k) + (scales_len(granularity, n, k) + if bias { n } else { 0 }) * size_of::<f32>()
+        let floats = [scales_len(granularity, n, k), if bias { n } else { 0 }].map(|len| len * size_of::<f32>());
+        [codes_len(dtype, n, k), floats[0], floats[1]]
     }
 
     /// Packs and uploads `matrices`, whose outputs follow each other in y; `biases`, one `[n]` for each matrix.
@@ -167,7 +168,7 @@ impl Weights {
         self.granularity
     }
 
-    /// Device bytes held, as [`Weights::bytes_for`].
+    /// Device bytes held: the sum of [`Weights::sizes_for`].
     #[must_use]
     pub fn bytes(&self) -> usize {
         let floats = |mem: &Option<Mem<f32>>| mem.as_ref().map_or(0, |mem| mem.view().len() * size_of::<f32>());

@@ -8,7 +8,7 @@
 
 constexpr u32 SUMS = 8;
 
-KERNEL peak_bf16(f32* __restrict__ out, u32 iterations) {
+KERNEL BOUNDS(256, 2) peak_bf16(f32* __restrict__ out, u32 iterations) {
   u32 ones[4];
   UNROLL for (u32 i = 0; i < 4; i++) ones[i] = 0x3f803f80u;
   f32 sums[SUMS][4];

@@ -6,7 +6,8 @@
 // accuracy: a copy
 #include "gpu.cuh"
 
-KERNEL select_rows(f32* __restrict__ y, const f32* __restrict__ x, const u32* __restrict__ rows, u32 width, u32 vectors) {
+KERNEL BOUNDS(256, 4) select_rows(f32* __restrict__ y, const f32* __restrict__ x, const u32* __restrict__ rows, u32 width,
+                                u32 vectors) {
   const f32* from = x + (u64)rows[block_x()] * width;
   f32* to = y + (u64)block_x() * width;
   NO_UNROLL for (u32 i = thread_x(); i < vectors; i += 256) ((f32x4*)to)[i] = ((const f32x4*)from)[i];

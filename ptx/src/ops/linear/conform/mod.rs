@@ -285,7 +285,7 @@ fn stacked(gpu: &Gpu, format: Format) -> Result<Found, CudaError> {
             None => together = Some(Weights::new(gpu, &all, Some(&biases))?),
         }
         let stack = together.as_ref().expect("it was just made");
-        let bytes = Weights::bytes_for(format.0, format.1, &outputs, k, true);
+        let bytes: usize = Weights::sizes_for(format.0, format.1, &outputs, k, true).iter().sum();
         if stack.bytes() != bytes || stack.n() != n {
             return Ok(Err(format!("{} bytes for {} outputs, {bytes} were foretold", stack.bytes(), stack.n())));
         }
