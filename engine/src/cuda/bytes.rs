@@ -5,13 +5,14 @@ use ptx::ops::attention::BatchLimits;
 use ptx::ops::linear::cuda::Weights as Matrices;
 use ptx::ops::log_softmax::cuda as log_softmax;
 
+use super::sampling::draw_bytes;
 use super::support::{Unsupported, check};
 use crate::config::ModelConfig;
 use crate::engine::{LOGIT_ROWS, PAGE_LEN};
 use crate::recipe::{Activations, LayerRecipe, Proj, Recipe, WeightFormat};
 
 /// Device bytes of weights and buffers for steps of up to `rows` rows and sequences of up to `tokens` tokens. Allocations
-/// are rounded up, which is not in it; nor are retained weights versions, or what asking for truncated draws takes.
+/// are rounded up, which is not in it; nor are retained weights versions.
 pub fn fixed_bytes(
     gpu: &Gpu,
     c: &ModelConfig,
@@ -63,5 +64,6 @@ fn workspace(gpu: &Gpu, c: &ModelConfig, recipe: &Recipe, rows: usize, tokens: u
 fn logits(c: &ModelConfig, recipe: &Recipe, valid: usize) -> usize {
     let codes = if recipe.head.activations == Activations::E4m3 { 5 } else { 0 };
     let partials = log_softmax::partials_len(LOGIT_ROWS, valid);
-    LOGIT_ROWS * ((c.hidden + c.vocab) * size_of::<f32>() + c.hidden * (2 + codes)) + partials * size_of::<f32>()
+    let rows = LOGIT_ROWS * ((c.hidden + c.vocab) * size_of::<f32>() + c.hidden * (2 + codes));
+    rows + partials * size_of::<f32>() + draw_bytes(valid)
 }
