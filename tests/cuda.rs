@@ -69,7 +69,7 @@ fn completions_and_their_scores_are_the_same_bits() {
         "8",
         "--ignore-eos",
         "--logprobs",
-        "2",
+        "3",
         "--prompt-logprobs",
         "--kv-counts",
         "--device",
@@ -84,6 +84,20 @@ fn completions_and_their_scores_are_the_same_bits() {
     for row in rows {
         let (drawn, tops) = (&row["ids"], row["top_logprobs"].as_array().expect("lists"));
         assert_eq!(tops.len(), drawn.as_array().expect("ids").len());
+        for (at, list) in tops.iter().enumerate() {
+            let list = list.as_array().expect("a list");
+            assert_eq!(list.len(), 3);
+            let drawn = list.iter().find(|top| top[0] == drawn[at]);
+            assert!(drawn.is_none_or(|top| (&top[1], &top[2]) == (&row["logprobs"][at], &row["logprobs_raw"][at])));
+        }
+    }
+    // What a cut leaves out has no number, and what it leaves has all the probability.
+    let cut = run_json(&driver, &[&generate[..], &["--top-k", "2", "--temperature", "0.8"]].concat());
+    for list in
+        cut["rows"].as_array().expect("rows").iter().flat_map(|row| row["top_logprobs"].as_array().expect("lists"))
+    {
+        let kept: f64 = (0..2).map(|i| list[i][1].as_f64().expect("kept").exp()).sum();
+        assert!((kept - 1.0).abs() < 1e-5 && list[2][1].is_null() && list[2][2].is_number(), "{list}");
     }
 
     let out = path("rollouts.jsonl");
@@ -96,9 +110,14 @@ fn completions_and_their_scores_are_the_same_bits() {
     };
     let asked: String = lines
         .iter()
-        .map(|line| {
+        .zip(rows)
+        .map(|(line, row)| {
             let ids = ids(line);
-            let lists: Vec<Value> = ids[1..].iter().map(|id| json!([id, 3])).collect();
+            let mut lists: Vec<Vec<Value>> = ids[1..].iter().map(|id| vec![id.clone(), json!(3)]).collect();
+            let prompt = line["prompt_ids"].as_array().expect("ids").len();
+            for (list, tops) in lists[prompt - 1..].iter_mut().zip(row["top_logprobs"].as_array().expect("lists")) {
+                list.extend(tops.as_array().expect("a list").iter().map(|top| top[0].clone()));
+            }
             json!({"ids": ids, "candidates": lists}).to_string() + "\n"
         })
         .collect();
@@ -113,6 +132,10 @@ fn completions_and_their_scores_are_the_same_bits() {
         assert_eq!(&json!(got), want, "row {row}: sampled and scored on one device");
         for (i, list) in scored["candidates"][row].as_array().expect("lists").iter().enumerate() {
             assert_eq!(list[0], scored["logprobs"][row][i], "row {row}, place {i}");
+            let tops = (i + 1).checked_sub(prompt).map(|at| &rows[row]["top_logprobs"][at]);
+            for (at, top) in tops.iter().flat_map(|tops| tops.as_array().expect("a list")).enumerate() {
+                assert_eq!(list[2 + at], top[2], "row {row}, place {i}: the likeliest of a draw, scored");
+            }
         }
     }
 

@@ -63,12 +63,7 @@ pub fn run(args: &EvalArgs, global: &Global) -> Result<ExitCode, Failure> {
     let max_tokens = args.max_tokens.unwrap_or(tokens);
     let problems = source.test_len().map_or(args.problems, |n| n.min(args.problems));
     let limits = Limits::default();
-    let load = Load {
-        sequences: problems.min(limits.batch),
-        tokens: longest.saturating_add(max_tokens),
-        limits,
-        truncated: false,
-    };
+    let load = Load { sequences: problems.min(limits.batch), tokens: longest.saturating_add(max_tokens), limits };
     let (mut engine, origin) = folder.load(&device, &args.model, load)?;
     let watch = opd::clock::Stopwatch::start();
     let settings =

@@ -119,11 +119,7 @@ pub fn run(args: &GenerateArgs, global: &Global) -> Result<ExitCode, Failure> {
     let sequences = prompts.len().saturating_mul(args.n as usize).min(args.batch);
     let reservation = args.reservation.into();
     let limits = Limits { batch: args.batch, step_tokens: args.step_tokens, reservation, ..Limits::default() };
-    let (mut engine, origin) = folder.load(
-        &device,
-        &args.model,
-        Load { sequences, tokens: longest, limits, truncated: params.truncates(valid) },
-    )?;
+    let (mut engine, origin) = folder.load(&device, &args.model, Load { sequences, tokens: longest, limits })?;
     engine.kv_mut().set_prefix_reuse(!args.no_prefix_reuse);
     let own = if args.ignore_eos { &[][..] } else { &folder.checkpoint.config().stop_ids };
     let stop_ids = [own, &args.stop_id].concat();

@@ -48,8 +48,6 @@ pub struct Load {
     /// Tokens of the longest.
     pub tokens: usize,
     pub limits: Limits,
-    /// Whether tokens are drawn from the likeliest ids alone.
-    pub truncated: bool,
 }
 
 impl Load {
@@ -57,7 +55,7 @@ impl Load {
     fn room(&self, config: &ModelConfig) -> Room {
         let Limits { batch, step_tokens, .. } = self.limits;
         let tokens = self.tokens.min(config.max_positions);
-        Room { rows: step_tokens.max(batch), sequences: batch, tokens, truncated: self.truncated }
+        Room { rows: step_tokens.max(batch), sequences: batch, tokens }
     }
 }
 

@@ -40,8 +40,7 @@ pub fn run(args: &ScoreArgs, global: &Global) -> Result<ExitCode, Failure> {
     let longest = rows.iter().map(|row| row.ids.len()).max().unwrap_or(0);
     let limits = Limits::default();
     let sequences = limits.step_tokens.div_ceil(longest.max(1)).max(2);
-    let (mut engine, origin) =
-        folder.load(&device, &args.model, Load { sequences, tokens: longest, limits, truncated: false })?;
+    let (mut engine, origin) = folder.load(&device, &args.model, Load { sequences, tokens: longest, limits })?;
     let bar = global.bar(rows.len() as u64, "rows");
     bar.set_message("score");
     let asked: Vec<ScoreRow> = rows

@@ -2,13 +2,17 @@
 
 use std::sync::Arc;
 
-use engine::engine::{Device, Engine, EngineError, Feed};
+use engine::checkpoint::{CheckpointError, EMBEDDING, HEAD};
+use engine::engine::{Device, Draw, Engine, EngineError, Feed, LOGIT_ROWS};
+use engine::model::WeightSource;
 use engine::recipe::{Precision, Recipe};
 use engine::rollout::{Answer, InFlight, Limits, Request, RequestError, Session, generate, replay};
 use engine::selftest::{Finding, Seeded, Sizes, agreement, invariance, models, roofline};
 use ptx::Cpu;
 use ptx::cuda::simulator::{self, Mode};
 use ptx::cuda::{CudaError, Gpu};
+use ptx::ops::log_softmax::top_k_of_row;
+use ptx::ops::sample::{self, Params, RowDraw};
 
 fn device(gpu: Gpu) -> Device {
     Device::Cuda { ordinal: 0, gpu, cpu: Arc::new(Cpu::new(1)) }
@@ -176,6 +180,127 @@ fn updates_in_place() {
     }
     assert!(engine.graph_steps() > graphs);
     assert_eq!(gpu.memory_info().expect("it tells").used, held, "updates take no memory");
+}
+
+/// A head whose ids 2i and 2i + 1 have one row, so that their logits are equal; if `broken`, behind a norm that gives no
+/// numbers.
+struct Paired {
+    weights: Seeded,
+    broken: bool,
+}
+
+impl WeightSource for Paired {
+    fn rows(&mut self, name: &str, first: usize, rows: usize, out: &mut [f32]) -> Result<(), CheckpointError> {
+        if name != EMBEDDING && name != HEAD {
+            self.weights.rows(name, first, rows, out)?;
+            if self.broken && name == "model.norm.weight" {
+                out.fill(f32::NAN);
+            }
+            return Ok(());
+        }
+        let width = out.len() / rows;
+        for (row, out) in (first..).zip(out.chunks_exact_mut(width)) {
+            self.weights.rows(name, row / 2 * 2, 1, out)?;
+        }
+        Ok(())
+    }
+}
+
+/// Draws and the likeliest ids beside them, a list of another length for each, are what the CPU makes of the same logits, bit
+/// for bit: whole blocks of rows and single ones, in any order, with ties, whatever each draw is cut by.
+#[test]
+fn the_likeliest_ids_are_the_cpus() {
+    let (on_89, on_80) = (simulator::open(), simulator::open_sm80());
+    let devices = [
+        device(on_89.expect("built beside this test")),
+        device(on_80.expect("built beside this test")),
+        Device::Cpu(Arc::new(Cpu::new(1))),
+    ];
+    let valid = 190;
+    let plain = Params::default();
+    let ways = [
+        plain,
+        Params { top_k: 4, ..plain },
+        Params { temperature: 0.0, ..plain },
+        Params { temperature: 0.7, top_p: 0.6, ..plain },
+        Params { temperature: 1.6, min_p: 0.2, ..plain },
+        Params { temperature: 0.9, ..plain },
+        Params { temperature: 1.3, top_k: 9, top_p: 0.95, min_p: 0.01 },
+    ];
+    for device in &devices {
+        // Tied and in bf16; with a head of its own whose inputs are codes.
+        for number in [0, 3] {
+            let small = &models()[number];
+            let (config, recipe) = (small.config.clone(), small.recipe.clone());
+            let mut source = Paired { weights: small.weights.clone(), broken: false };
+            let mut engine =
+                Engine::open(device, config, recipe, 0, &mut source, 4, 40, valid).expect("it has kernels");
+            let ids: Vec<u32> = (0..80).map(|i| i * 37 % 190).collect();
+            let mut sequence = engine.kv().sequence(ids.len());
+            engine.kv_mut().append(&mut sequence, ids.len()).expect("the pool is larger");
+            engine.step([Feed { sequence: &sequence, ids: &ids }]).expect("the device works");
+            engine.kv_mut().end(sequence);
+            let used = || device.gpu().map(|gpu| gpu.memory_info().expect("it tells").used);
+            let before = used();
+            // Some in order, some not; the longer lists are more than there is room for at first.
+            for (stride, lengths) in [(1, &[3, 0, 1, 20, 5][..]), (7, &[190, 0, 2, 77][..]), (3, &[0][..])] {
+                let draws: Vec<Draw> = (0..ids.len())
+                    .map(|i| Draw {
+                        row: i * stride % ids.len(),
+                        how: RowDraw { params: ways[i % ways.len()], uniform: (i as f32 + 0.5) / 80.0 },
+                        top: lengths[i % lengths.len()],
+                    })
+                    .collect();
+                let (mut next, mut ties, mut cut) = (0, 0, 0);
+                while next < draws.len() {
+                    let (mut drew, mut tops) = (Vec::new(), Vec::new());
+                    let count = engine.draw(&draws[next..], &mut drew, &mut tops).expect("the device works");
+                    assert_eq!((count, drew.len()), ((draws.len() - next).min(LOGIT_ROWS), count));
+                    let mut lists = &tops[..];
+                    for (draw, drew) in draws[next..next + count].iter().zip(&drew) {
+                        let (list, behind) = lists.split_at(draw.top);
+                        lists = behind;
+                        let (isa, params) = (engine.cpu().isa(), draw.how.params);
+                        let logits = &engine.logits([draw.row].into_iter()).expect("the device works")[..valid];
+                        let want = sample::draw(isa, &params, logits, draw.how.uniform).expect("a distribution");
+                        assert_eq!(drew.as_ref(), Ok(&want), "{device}, {draw:?}");
+                        if draw.top == 0 {
+                            continue;
+                        }
+                        let (mut ids, mut raw) = (vec![0; draw.top], vec![0.0; draw.top]);
+                        let mut logprobs = raw.clone();
+                        let lses = want.normalizers;
+                        top_k_of_row(isa, logits, params.inv_temp(), lses, &mut ids, &mut logprobs, &mut raw);
+                        sample::processed(isa, &params, logits, &ids, &mut logprobs).expect("a distribution");
+                        let got: Vec<_> =
+                            list.iter().map(|t| (t.id, t.logprob.to_bits(), t.logprob_raw.to_bits())).collect();
+                        let want: Vec<_> =
+                            (0..draw.top).map(|i| (ids[i], logprobs[i].to_bits(), raw[i].to_bits())).collect();
+                        assert_eq!(got, want, "{device}, {draw:?}");
+                        ties += list.windows(2).filter(|w| w[0].logprob_raw == w[1].logprob_raw).count();
+                        cut += list.iter().filter(|top| top.logprob == f32::NEG_INFINITY).count();
+                    }
+                    assert!(lists.is_empty(), "{} entries that nobody asked for", lists.len());
+                    next += count;
+                }
+                assert!(lengths == [0] || (ties > 20 && cut > 20), "{ties} ties, {cut} ids that were cut");
+                assert!(stride == 7 || lengths == [0] || used() == before, "room for lists of usual length is there");
+            }
+
+            engine.update(1, &mut Paired { weights: small.weights.clone(), broken: true }).expect("read");
+            let mut sequence = engine.kv().sequence(3);
+            engine.kv_mut().append(&mut sequence, 3).expect("the pool is larger");
+            engine.step([Feed { sequence: &sequence, ids: &[1, 2, 3] }]).expect("the device works");
+            engine.kv_mut().end(sequence);
+            let how = |i: usize| RowDraw { params: ways[i], uniform: 0.5 };
+            let draws = [0, 1, 2].map(|row| Draw { row, how: how(row), top: 2 * row });
+            let (mut drew, mut tops) = (Vec::new(), Vec::new());
+            engine.draw(&draws, &mut drew, &mut tops).expect("the device works");
+            assert!(drew.iter().all(Result::is_err), "{drew:?}");
+            assert_eq!(tops.len(), 6);
+            assert!(tops.iter().all(|top| top.id == 0 && top.logprob.is_nan() && top.logprob_raw.is_nan()), "{tops:?}");
+        }
+    }
 }
 
 /// What a device does not run is refused before anything is loaded.

@@ -84,11 +84,8 @@ pub fn rollouts(
         memory: None,
     };
     let (sequences, tokens) = (prompts.len().min(limits.batch), longest.saturating_add(max_tokens));
-    let (mut engine, origin) = folder.load(
-        &std::sync::Arc::clone(cpu).into(),
-        &model,
-        Load { sequences, tokens, limits, truncated: false },
-    )?;
+    let (mut engine, origin) =
+        folder.load(&std::sync::Arc::clone(cpu).into(), &model, Load { sequences, tokens, limits })?;
     let request = |(prompt, first_sample): (&Vec<u32>, u64)| Request {
         prompt: prompt.clone(),
         samples: 1,

@@ -14,7 +14,7 @@ use crate::recipe::Recipe;
 
 /// Device bytes of an engine with `room` for its steps ([`Engine::make_room`](crate::engine::Engine::make_room)) beside the
 /// pages of its pool, as the device allocates them. It is every allocation by the length that it is made with; what is not
-/// in it are retained weights versions and lists of candidates.
+/// in it are retained weights versions, lists of candidates, and room for more than 32 of the likeliest ids a row.
 pub fn fixed_bytes(
     gpu: &Gpu,
     c: &ModelConfig,
@@ -29,7 +29,7 @@ pub fn fixed_bytes(
     let sizes = [
         DeviceModel::sizes(c, recipe),
         of_runner.to_vec(),
-        Sampling::sizes(c, recipe.head.activations, valid, room.truncated),
+        Sampling::sizes(c, recipe.head.activations, valid),
         Workspace::sizes(gpu, c, recipe, &room.limits(c, page_len)),
     ];
     let bytes = gpu.footprint(sizes.into_iter().flatten().map(|bytes| bytes as u64));

@@ -15,7 +15,7 @@ use super::sampling::Sampling;
 use super::weights::{DeviceModel, Writer};
 use super::workspace::{GRAPH_ROWS, Room, Workspace, graph_rows};
 use crate::config::ModelConfig;
-use crate::engine::{EngineError, Feed, Switch, emptied};
+use crate::engine::{Draw, Drew, EngineError, Feed, LOGIT_ROWS, Switch, Top, emptied};
 use crate::model::WeightSource;
 use crate::recipe::Recipe;
 use crate::versions::Versions;
@@ -242,7 +242,7 @@ impl Runner {
     /// Buffers for a step of `rows` rows of these spans.
     fn make_room_for(&mut self, page_len: usize, rows: usize, spans: &[Span<'_>]) -> Result<(), CudaError> {
         let tokens = spans.iter().map(Span::end_position).max().unwrap_or(1);
-        let need = Room { rows, sequences: spans.len(), tokens, truncated: false }.limits(&self.config, page_len);
+        let need = Room { rows, sequences: spans.len(), tokens }.limits(&self.config, page_len);
         // Tables grow by doubling: they are uploaded whole, so they should not be made for sequences that never come.
         let most = self.pool_pages.min(self.config.max_positions.div_ceil(page_len));
         self.grow(need, need.pages.max(32).next_power_of_two().min(most).max(need.pages))
@@ -305,7 +305,7 @@ impl Runner {
     pub fn logits(&mut self, rows: impl ExactSizeIterator<Item = usize>) -> Result<&[f32], CudaError> {
         let count = rows.len();
         self.rows(rows)?;
-        self.sampling.download(&self.writer.gpu, 0, count)
+        self.sampling.download(&self.writer.gpu, count)
     }
 
     /// What [`Runner::logits`] gave last.
@@ -338,20 +338,11 @@ impl Runner {
     }
 
     /// As [`crate::engine::Engine::draw`].
-    pub fn draw(
-        &mut self,
-        draws: &[crate::engine::Draw],
-        out: &mut Vec<crate::engine::Drew>,
-    ) -> Result<usize, CudaError> {
-        let draws = &draws[..draws.len().min(crate::engine::LOGIT_ROWS)];
+    pub fn draw(&mut self, draws: &[Draw], drew: &mut Vec<Drew>, tops: &mut Vec<Top>) -> Result<usize, CudaError> {
+        let draws = &draws[..draws.len().min(LOGIT_ROWS)];
         self.rows(draws.iter().map(|draw| draw.row))?;
-        self.sampling.draw(&self.writer.gpu, draws, out)?;
+        self.sampling.draw(&self.writer.gpu, draws, drew, tops)?;
         Ok(draws.len())
-    }
-
-    /// As [`crate::engine::Engine::drawn_logits`].
-    pub fn drawn_logits(&mut self, at: usize) -> Result<&[f32], CudaError> {
-        self.sampling.download(&self.writer.gpu, at, 1)
     }
 
     pub fn kv_counts(&self) -> Result<Vec<KvCounts>, CudaError> {

@@ -3,15 +3,33 @@
 
 use ptx::cuda::{CudaError, Gpu, Mem, View};
 use ptx::ops::linear::cuda::{self as linear, Epilogue};
-use ptx::ops::log_softmax::cuda::{self as log_softmax, Block};
-use ptx::ops::sample::cuda::{self as sample, Drawn, Uniforms};
+use ptx::ops::log_softmax::cuda::{self as log_softmax, Block, Lses};
+use ptx::ops::sample::cuda::{self as sample, Drawn};
 use ptx::ops::{rmsnorm, select};
 
 use super::weights::DeviceModel;
 use super::workspace::{InputLens, Inputs};
 use crate::config::ModelConfig;
-use crate::engine::{Draw, Drew, LOGIT_ROWS};
+use crate::engine::{Draw, Drew, LOGIT_ROWS, Top};
 use crate::recipe::Activations;
+
+/// Words of a draw's parameters, and of its result.
+const DRAW: usize = size_of::<sample::Draw>() / size_of::<u32>();
+const DRAWN: usize = size_of::<Drawn>() / size_of::<u32>();
+/// Of the likeliest ids so many a row have room from the start; where more are asked for, room is made once.
+const TOPS: usize = 32;
+/// Words of one of them: id and two logprobs.
+const TOP: usize = 3;
+
+/// Words that a block is told, in the longest case: rows' inverse temperatures, uniforms and draws, and offsets.
+fn words() -> usize {
+    LOGIT_ROWS * (2 + DRAW) + LOGIT_ROWS + 1
+}
+
+/// Words of a block's results with `tops` of the likeliest ids.
+fn results(tops: usize) -> usize {
+    LOGIT_ROWS * DRAWN + tops * TOP
+}
 
 /// Buffers of one block of logits.
 #[derive(Debug)]
@@ -19,7 +37,7 @@ pub(super) struct Sampling {
     vocab: usize,
     valid: usize,
     activations: Activations,
-    /// Rows whose logits are wanted, then 1 / temperature, targets, offsets or uniforms: 32-bit words.
+    /// Rows whose logits are wanted, then 1 / temperature, targets, offsets, uniforms or draws: 32-bit words.
     words: Mem<u32>,
     /// The residual stream of those rows.
     selected: Mem<f32>,
@@ -28,13 +46,13 @@ pub(super) struct Sampling {
     /// Rows that it holds.
     count: usize,
     partials: Mem<f32>,
-    draws: Mem<sample::Draw>,
-    drawn: Mem<Drawn>,
+    /// What draws leave, then the likeliest ids and their logprobs, read back at once: 32-bit words.
+    results: Mem<u32>,
     tokens: Mem<u32>,
     logprobs: Mem<f32>,
     status: Mem<u32>,
-    /// For truncated draws, once there are any.
-    workspace: Option<Mem<u64>>,
+    /// For truncated draws, and for the likeliest ids.
+    workspace: Mem<u64>,
     /// Ids of lists and their logprobs.
     lists: Option<(Mem<u32>, Mem<f32>)>,
     host: Host,
@@ -45,8 +63,9 @@ pub(super) struct Sampling {
 struct Host {
     rows: Vec<u32>,
     words: Vec<u32>,
+    offsets: Vec<u32>,
     draws: Vec<sample::Draw>,
-    drawn: Vec<Drawn>,
+    results: Vec<u32>,
     status: Vec<u32>,
     logits: Vec<f32>,
 }
@@ -58,32 +77,30 @@ impl Sampling {
             vocab: c.vocab,
             valid,
             activations,
-            words: gpu.alloc(4 * rows + 1)?,
+            words: gpu.alloc(words())?,
             selected: gpu.alloc(rows * c.hidden)?,
             inputs: Inputs::new(gpu, input_lens(c, activations))?,
             logits: gpu.alloc(rows * c.vocab)?,
             count: 0,
             partials: gpu.alloc(log_softmax::partials_len(rows, valid))?,
-            draws: gpu.alloc(rows)?,
-            drawn: gpu.alloc(rows)?,
+            results: gpu.alloc(results(rows * TOPS))?,
             tokens: gpu.alloc(rows)?,
             logprobs: gpu.alloc(rows)?,
             status: gpu.alloc(rows)?,
-            workspace: None,
+            workspace: gpu.alloc(log_softmax::workspace_len(rows, valid))?,
             lists: None,
             host: Host::default(),
         })
     }
 
-    /// Bytes of each allocation of [`Sampling::new`], and of what truncated draws take.
-    pub fn sizes(c: &ModelConfig, activations: Activations, valid: usize, truncated: bool) -> Vec<usize> {
+    /// Bytes of each allocation of [`Sampling::new`].
+    pub fn sizes(c: &ModelConfig, activations: Activations, valid: usize) -> Vec<usize> {
         let rows = LOGIT_ROWS;
-        let words =
-            [4 * rows + 1, rows * c.hidden, rows * c.vocab, log_softmax::partials_len(rows, valid), rows, rows, rows];
-        let draws = [rows * size_of::<sample::Draw>(), rows * size_of::<Drawn>()];
-        let workspace = truncated.then(|| log_softmax::workspace_len(rows, valid) * size_of::<u64>());
-        let words = words.into_iter().map(|len| len * size_of::<u32>());
-        words.chain(draws).chain(input_lens(c, activations).sizes()).chain(workspace).collect()
+        let partials = log_softmax::partials_len(rows, valid);
+        let lens = [words(), rows * c.hidden, rows * c.vocab, partials, results(rows * TOPS), rows, rows, rows];
+        let workspace = log_softmax::workspace_len(rows, valid) * size_of::<u64>();
+        let bytes = lens.into_iter().map(|len| len * size_of::<u32>());
+        bytes.chain(input_lens(c, activations).sizes()).chain([workspace]).collect()
     }
 
     /// The logits of some rows of the residual stream `x`: last norm and head. The norm and the product of a row do not
@@ -200,49 +217,82 @@ impl Sampling {
         gpu.read(on_logprobs.view(), out)
     }
 
-    /// Draws from each row of the last logits.
-    pub fn draw(&mut self, gpu: &Gpu, draws: &[Draw], out: &mut Vec<Drew>) -> Result<(), CudaError> {
-        out.clear();
+    /// Draws from each row of the last logits, and finds its likeliest ids.
+    pub fn draw(
+        &mut self,
+        gpu: &Gpu,
+        draws: &[Draw],
+        drew: &mut Vec<Drew>,
+        tops: &mut Vec<Top>,
+    ) -> Result<(), CudaError> {
+        drew.clear();
+        tops.clear();
         if draws.is_empty() {
             return Ok(());
         }
         let (count, valid) = (draws.len(), self.valid);
-        let mut inv_temps = draws.iter().map(|draw| draw.how.params.inv_temp().to_bits());
-        let [temps, uniforms] =
-            self.write(gpu, [&mut inv_temps, &mut draws.iter().map(|draw| draw.how.uniform.to_bits())])?;
-        let host = &mut self.host;
-        host.draws.clear();
+        let mut offsets = std::mem::take(&mut self.host.offsets);
+        let mut hows = std::mem::take(&mut self.host.draws);
+        offsets.clear();
+        hows.clear();
+        let mut found = 0;
         for draw in draws {
-            host.draws.push(sample::Draw::of(&draw.how.params).expect("the request was checked"));
+            offsets.push(u32::try_from(found).expect("fewer than 2^32 ids"));
+            found += draw.top;
+            hows.push(sample::Draw::of(&draw.how.params).expect("the request was checked"));
         }
-        gpu.write(self.draws.view(), &host.draws)?;
-        let truncated = draws.iter().any(|draw| draw.how.params.temperature != 0.0 && draw.how.params.truncates(valid));
-        if truncated && self.workspace.is_none() {
-            self.workspace = Some(gpu.alloc(log_softmax::workspace_len(LOGIT_ROWS, valid))?);
+        offsets.push(u32::try_from(found).expect("fewer than 2^32 ids"));
+        let told = self.write(
+            gpu,
+            [
+                &mut draws.iter().map(|draw| draw.how.params.inv_temp().to_bits()),
+                &mut draws.iter().map(|draw| draw.how.uniform.to_bits()),
+                &mut bytemuck::cast_slice::<_, u32>(&hows).iter().copied(),
+                &mut offsets.iter().copied(),
+            ],
+        );
+        (self.host.offsets, self.host.draws) = (offsets, hows);
+        let [temps, uniforms, hows, offsets] = told?;
+        if self.results.len() < results(found) {
+            self.results = gpu.alloc(results(found.next_power_of_two()))?;
         }
-        let workspace = match &self.workspace {
-            Some(mem) => mem.view(),
-            None => self.words.view().part(0, 0).bytes().of(),
-        };
+        let of_draws = count * DRAWN;
+        let part = |at: usize| self.results.view().part(of_draws + at * found, found);
+        let drawn: View<Drawn> = self.results.view().part(0, of_draws).bytes().of();
+
         let block = self.block(0, count, temps.bytes().of());
-        let uniforms = Uniforms::Given(uniforms.bytes().of());
-        let (drawn, tokens) = (self.drawn.view(), self.tokens.view());
-        sample::draw_rows(gpu, &block, self.draws.view(), uniforms, truncated, workspace, drawn, tokens)?;
-        let host = &mut self.host;
-        host.drawn.resize(count, bytemuck::Zeroable::zeroed());
-        gpu.read(self.drawn.view(), &mut host.drawn)?;
-        for (row, (drawn, draw)) in host.drawn.iter().zip(draws).enumerate() {
-            out.push(drawn.result(gpu, &block, row, &draw.how.params)?);
+        let truncated = draws.iter().any(|draw| draw.how.params.temperature != 0.0 && draw.how.params.truncates(valid));
+        let (hows, uniforms) = (hows.bytes().of(), uniforms.bytes().of());
+        let (workspace, tokens) = (self.workspace.view(), self.tokens.view());
+        sample::draw_rows(gpu, &block, hows, uniforms, truncated, workspace, drawn, tokens)?;
+        if found > 0 {
+            let (logprobs, raw) = (part(1).bytes().of(), part(2).bytes().of());
+            log_softmax::top_k(gpu, &block, offsets, Lses::Drawn(drawn), workspace, part(0), logprobs, raw)?;
         }
+
+        let all = &mut self.host.results;
+        all.resize(of_draws + found * TOP, 0);
+        gpu.read(self.results.view(), all)?;
+        let (drawn, lists) = self.host.results.split_at(of_draws);
+        let drawn: &[Drawn] = bytemuck::cast_slice(drawn);
+        for (row, (drawn, draw)) in drawn.iter().zip(draws).enumerate() {
+            drew.push(drawn.result(gpu, &block, row, &draw.how.params)?);
+        }
+        let (ids, logprobs) = lists.split_at(found);
+        let (logprobs, raw) = logprobs.split_at(found);
+        tops.extend(ids.iter().zip(logprobs).zip(raw).map(|((&id, &logprob), &raw)| Top {
+            id,
+            logprob: f32::from_bits(logprob),
+            logprob_raw: f32::from_bits(raw),
+        }));
         Ok(())
     }
 
-    /// `count` rows of the last logits from `first` on, copied to the host: all columns, those
-    /// of no real id too.
-    pub fn download(&mut self, gpu: &Gpu, first: usize, count: usize) -> Result<&[f32], CudaError> {
-        assert!(first + count <= self.count, "rows {first}+{count} of {}", self.count);
+    /// The last logits, all columns of the first `count` rows, copied to the host.
+    pub fn download(&mut self, gpu: &Gpu, count: usize) -> Result<&[f32], CudaError> {
+        assert!(count <= self.count, "{count} rows of {}", self.count);
         self.host.logits.resize(count * self.vocab, 0.0);
-        gpu.read(self.logits.view().part(first * self.vocab, count * self.vocab), &mut self.host.logits)?;
+        gpu.read(self.logits.view(), &mut self.host.logits)?;
         Ok(&self.host.logits)
     }
 

@@ -22,8 +22,6 @@ pub struct Room {
     pub sequences: usize,
     /// Tokens of the longest sequence.
     pub tokens: usize,
-    /// Whether tokens are drawn from the likeliest ids alone, for which the first such draw takes memory of its own.
-    pub truncated: bool,
 }
 
 impl Room {

@@ -9,7 +9,7 @@ use ptx::ops::linear::{self, Job};
 use ptx::ops::log_softmax;
 use ptx::ops::sample::{self, Drawn, RowDraw};
 
-use super::{Draw, Drew, Feed, LOGIT_ROWS};
+use super::{Draw, Drew, Feed, LOGIT_ROWS, Top};
 use crate::model::{Batch, Model, Workspace, buffer, forward};
 use crate::versions::Versions;
 
@@ -39,6 +39,10 @@ struct Draws {
     drawn: Vec<Drawn>,
     /// Row of the block that each draw is from.
     of: Vec<usize>,
+    /// The likeliest ids of a row, their logprobs as drawn and at temperature 1.
+    ids: Vec<u32>,
+    logprobs: Vec<f32>,
+    raw: Vec<f32>,
 }
 
 impl Host {
@@ -122,9 +126,9 @@ impl Host {
     }
 
     /// One block of [`super::Engine::draw`].
-    pub fn draw(&mut self, valid: usize, draws: &[Draw], out: &mut Vec<Drew>) -> usize {
+    pub fn draw(&mut self, valid: usize, draws: &[Draw], out: &mut Vec<Drew>, tops: &mut Vec<Top>) -> usize {
         let mut own = std::mem::take(&mut self.draws);
-        let Draws { rows, first, drawn, of } = &mut own;
+        let Draws { rows, first, drawn, of, .. } = &mut own;
         rows.clear();
         first.clear();
         drawn.clear();
@@ -155,13 +159,30 @@ impl Host {
             });
         }
         let count = of.len();
+        tops.clear();
+        for (at, (draw, drew)) in draws.iter().zip(&*out).enumerate().filter(|(_, (draw, _))| draw.top > 0) {
+            let logits = &self.logits[own.of[at] * vocab..][..valid];
+            self.top(&mut own, logits, draw, drew, tops);
+        }
         self.draws = own;
         count
     }
 
-    /// Row of the last block of logits that draw `at` of it was from.
-    pub fn row_of_draw(&self, at: usize) -> usize {
-        self.draws.of[at]
+    /// The likeliest ids of a row that was drawn from.
+    fn top(&self, own: &mut Draws, logits: &[f32], draw: &Draw, drew: &Drew, tops: &mut Vec<Top>) {
+        let Ok(drawn) = drew else {
+            tops.resize(tops.len() + draw.top, Top::NONE);
+            return;
+        };
+        let (isa, params, k) = (self.cpu.isa(), &draw.how.params, draw.top);
+        let Draws { ids, logprobs, raw, .. } = own;
+        ids.resize(k, 0);
+        logprobs.resize(k, 0.0);
+        raw.resize(k, 0.0);
+        log_softmax::top_k_of_row(isa, logits, params.inv_temp(), drawn.normalizers, ids, logprobs, raw);
+        sample::processed(isa, params, logits, ids, logprobs).expect("the draw found these logits finite");
+        let each = ids.iter().zip(&*logprobs).zip(&*raw);
+        tops.extend(each.map(|((&id, &logprob), &logprob_raw)| Top { id, logprob, logprob_raw }));
     }
 
     pub fn counts(&self) -> &[KvCounts] {

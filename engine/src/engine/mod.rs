@@ -67,10 +67,28 @@ pub struct Draw {
     pub row: usize,
     /// How.
     pub how: RowDraw,
+    /// How many of the likeliest ids are wanted beside the drawn one, at most all real ids.
+    pub top: usize,
 }
 
 /// What became of a draw.
 pub type Drew = Result<Sampled, SampleError>;
+
+/// A token with its ln p twice, in nats.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Top {
+    /// The token.
+    pub id: u32,
+    /// After temperature and truncation; minus infinity for a token that could not be drawn.
+    pub logprob: f32,
+    /// At temperature 1, untruncated.
+    pub logprob_raw: f32,
+}
+
+impl Top {
+    /// In the place of what a row that is no distribution does not have.
+    pub(crate) const NONE: Top = Top { id: 0, logprob: f32::NAN, logprob_raw: f32::NAN };
+}
 
 /// What runs steps.
 #[derive(Debug)]
@@ -406,23 +424,17 @@ impl Engine {
     }
 
     /// Draws tokens for the first of `draws`, as many as one block of logits serves, and returns how many: their results
-    /// are in `out`, in order. A draw does not depend on those beside it.
-    pub fn draw(&mut self, draws: &[Draw], out: &mut Vec<Drew>) -> Result<usize, CudaError> {
+    /// are in `drew`, in order, and the likeliest ids that they ask for in `tops`, one list behind the other, the likeliest
+    /// first, equal ones by id; the list of a draw that failed has NaN. A draw does not depend on those beside it.
+    ///
+    /// # Panics
+    /// When more of the likeliest are asked for than there are real ids.
+    pub fn draw(&mut self, draws: &[Draw], drew: &mut Vec<Drew>, tops: &mut Vec<Top>) -> Result<usize, CudaError> {
+        let most = draws.iter().map(|draw| draw.top).max().unwrap_or(0);
+        assert!(most <= self.valid, "the {most} likeliest of {} ids", self.valid);
         match &mut self.backend {
-            Backend::Host(host) => Ok(host.draw(self.valid, draws, out)),
-            Backend::Cuda(cuda) => cuda.draw(draws, out),
-        }
-    }
-
-    /// The logits of the real ids that draw `at` of the last [`Engine::draw`] was from, on the host.
-    pub fn drawn_logits(&mut self, at: usize) -> Result<&[f32], CudaError> {
-        let (vocab, valid) = (self.config.vocab, self.valid);
-        match &mut self.backend {
-            Backend::Host(host) => {
-                let row = host.row_of_draw(at);
-                Ok(&host.logits[row * vocab..][..valid])
-            }
-            Backend::Cuda(cuda) => Ok(&cuda.drawn_logits(at)?[..valid]),
+            Backend::Host(host) => Ok(host.draw(self.valid, draws, drew, tops)),
+            Backend::Cuda(cuda) => cuda.draw(draws, drew, tops),
         }
     }
 

@@ -9,9 +9,10 @@ mod replay;
 mod request;
 mod session;
 
+pub use crate::engine::Top;
 pub use crate::scheduler::{InFlight, Limits, Reservation};
 pub use replay::{ReplayError, replay};
-pub use request::{Finish, PromptLogprobs, Rebuilt, Request, RequestError, Rollout, ScoreRow, Scores, Top};
+pub use request::{Finish, PromptLogprobs, Rebuilt, Request, RequestError, Rollout, ScoreRow, Scores};
 pub use session::{Answer, Session};
 
 use crate::engine::Engine;

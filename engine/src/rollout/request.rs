@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ptx::cuda::CudaError;
 use ptx::ops::sample::Params;
 
-use crate::engine::Engine;
+use crate::engine::{Engine, Top};
 use crate::scheduler::NeverFits;
 
 /// What to sample.
@@ -70,17 +70,6 @@ impl Finish {
             Finish::Length => "length",
         }
     }
-}
-
-/// A token with its ln p twice, in nats.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Top {
-    /// The token.
-    pub id: u32,
-    /// After temperature and truncation; minus infinity for a token that could not be drawn.
-    pub logprob: f32,
-    /// At temperature 1, untruncated.
-    pub logprob_raw: f32,
 }
 
 /// Logprobs of a prompt's own ids.

@@ -6,17 +6,17 @@
 //! ```
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use ptx::cuda::CudaError;
-use ptx::ops::log_softmax::{self, Normalizers};
-use ptx::ops::sample::{self, RowDraw, SampleError, Sampled};
+use ptx::ops::sample::{RowDraw, SampleError, Sampled};
 use ptx::rng::sample_uniform;
 
 use super::request::{
-    Finish, PromptLogprobs, Rebuilt, Request, RequestError, Rollout, ScoreRow, Scores, Top, check, check_row,
+    Finish, PromptLogprobs, Rebuilt, Request, RequestError, Rollout, ScoreRow, Scores, check, check_row,
 };
-use crate::engine::{Draw, Drew, Engine, EngineError, Feed, LOGIT_ROWS, Switch};
+use crate::engine::{Draw, Drew, Engine, EngineError, Feed, LOGIT_ROWS, Switch, Top};
 use crate::model::WeightSource;
 use crate::scheduler::{Finished, InFlight, Job, JobId, Limits, Plan, SampleId, Scheduler, Stats};
 use crate::stop::{StopMatcher, StopWatcher};
@@ -64,6 +64,7 @@ struct Buffers {
     draws: Vec<Draw>,
     drawing: Vec<SampleId>,
     drew: Vec<Drew>,
+    tops: Vec<Top>,
     /// Scored rows: (row of the step, job, position).
     scored: Vec<(usize, JobId, usize)>,
     rows: Vec<usize>,
@@ -339,17 +340,21 @@ impl Session {
         for &(piece, id) in self.scheduler.draws() {
             // The samples that were just forked from one prompt share its row.
             let row = firsts[piece] + self.plan.pieces[piece].len - 1;
-            draws.push(Draw { row, how: row_draw(&self.jobs, &self.scheduler, id) });
+            let (how, top) = row_draw(&self.jobs, &self.scheduler, id);
+            draws.push(Draw { row, how, top: top.min(engine.valid()) });
             drawing.push(id);
         }
         let mut next = 0;
         while next < self.buffers.draws.len() {
-            let Buffers { draws, drew, .. } = &mut self.buffers;
-            let count = engine.draw(&draws[next..], drew)?;
+            let Buffers { draws, drew, tops, .. } = &mut self.buffers;
+            let count = engine.draw(&draws[next..], drew, tops)?;
+            let mut end = 0;
             for at in 0..count {
                 let id = self.buffers.drawing[next + at];
+                let first = end;
+                end += self.buffers.draws[next + at].top;
                 match std::mem::replace(&mut self.buffers.drew[at], Err(SampleError::NoMass { valid: 0 })) {
-                    Ok(token) => self.take_token(engine, id, at, token, done)?,
+                    Ok(token) => self.take_token(engine, id, token, first..end, done),
                     Err(_) => self.fail(engine, id, done),
                 }
             }
@@ -362,10 +367,10 @@ impl Session {
         &mut self,
         engine: &mut Engine,
         id: SampleId,
-        at: usize,
         drawn: Sampled,
+        tops: Range<usize>,
         done: &mut dyn FnMut(Answer),
-    ) -> Result<(), CudaError> {
+    ) {
         let ask = self.jobs.get_mut(&id.job()).expect("a sample under way has its request");
         let Kind::Sample { request, limit, stop, samples, open } = &mut ask.kind else {
             unreachable!("a row that is scored draws nothing")
@@ -393,7 +398,7 @@ impl Session {
             sample.support.reserve(*limit);
         }
         if request.top_logprobs > 0 {
-            sample.top.push(top(engine, request, at, drawn.normalizers)?);
+            sample.top.push(self.buffers.tops[tops].to_vec());
         }
         sample.logprobs.push(drawn.logprob);
         sample.logprobs_raw.push(drawn.logprob_raw);
@@ -408,7 +413,7 @@ impl Session {
         let stopped = found.is_some() || request.stop_ids.contains(&drawn.token);
         let last = stopped || count + 1 == *limit;
         let finished = self.scheduler.push(engine.kv_mut(), id, drawn.token, last);
-        let Some(finished) = finished else { return Ok(()) };
+        let Some(finished) = finished else { return };
         let finish = if stopped { Finish::Stop } else { Finish::Length };
         let sample = std::mem::take(sample);
         let mut rollout = rollout(ask.number, request, id, finished, sample, finish, ask.prompt_logprobs.clone());
@@ -422,7 +427,6 @@ impl Session {
             self.jobs.remove(&id.job());
         }
         done(Answer::Rollout(rollout));
-        Ok(())
     }
 
     fn fail(&mut self, engine: &mut Engine, id: SampleId, done: &mut dyn FnMut(Answer)) {
@@ -504,26 +508,15 @@ fn changes(list: &[u64]) -> Vec<(usize, u64)> {
     (0..list.len()).filter(first).map(|at| (at, list[at])).collect()
 }
 
-fn row_draw(jobs: &HashMap<JobId, Ask>, scheduler: &Scheduler, id: SampleId) -> RowDraw {
+/// How a sample's next token is drawn, and how many of the likeliest are wanted beside it.
+fn row_draw(jobs: &HashMap<JobId, Ask>, scheduler: &Scheduler, id: SampleId) -> (RowDraw, usize) {
     let Kind::Sample { request, .. } = &jobs[&id.job()].kind else {
         unreachable!("a row that is scored draws nothing")
     };
     let position = u32::try_from(scheduler.tokens(id).len()).expect("positions are u32");
     let sample = request.first_sample + u64::from(id.index());
-    RowDraw { params: request.params, uniform: sample_uniform(request.seed, sample, position) }
-}
-
-/// The likeliest tokens where draw `at` of the last block was made.
-fn top(engine: &mut Engine, request: &Request, at: usize, normalizers: Normalizers) -> Result<Vec<Top>, CudaError> {
-    let (isa, k) = (engine.cpu().isa(), request.top_logprobs.min(engine.valid()));
-    let logits = engine.drawn_logits(at)?;
-    let (mut ids, mut at_temperature, mut raw) = (vec![0; k], vec![0.0; k], vec![0.0; k]);
-    let inv_temp = request.params.inv_temp();
-    log_softmax::top_k_of_row(isa, logits, inv_temp, normalizers, &mut ids, &mut at_temperature, &mut raw);
-    sample::processed(isa, &request.params, logits, &ids, &mut at_temperature)
-        .expect("the draw before found these logits finite");
-    let each = ids.into_iter().zip(at_temperature).zip(raw);
-    Ok(each.map(|((id, logprob), logprob_raw)| Top { id, logprob, logprob_raw }).collect())
+    let uniform = sample_uniform(request.seed, sample, position);
+    (RowDraw { params: request.params, uniform }, request.top_logprobs)
 }
 
 /// ln p of the candidates of a run of rows that are one row's positions one after the other; `first` is the run's place in

@@ -2,7 +2,7 @@
 
 use ptx::cuda::{CudaError, Gpu, Mem, Out};
 use ptx::ops::log_softmax::cuda::{self as logits, Block, Lses};
-use ptx::ops::sample::cuda::{Draw, Uniforms, draw_rows};
+use ptx::ops::sample::cuda::{Draw, draw_rows};
 use ptx::ops::{residual, rmsnorm, rope, round, sample, swiglu};
 
 /// The traffic of one call, in bytes.
@@ -122,6 +122,8 @@ pub fn head(gpu: &Gpu, sizes: Sizes) -> Result<Vec<Figures>, CudaError> {
     let (drawn, tokens) = (gpu.alloc(rows)?, gpu.alloc::<u32>(rows)?);
     let uniforms = gpu.upload(&vec![0.5_f32; rows])?;
     let k = 20;
+    let offsets: Vec<u32> = (0..=rows).map(|row| u32::try_from(row * k).expect("few rows")).collect();
+    let offsets = gpu.upload(&offsets)?;
     let (top, best, raw) = (gpu.alloc::<u32>(rows * k)?, gpu.alloc::<f32>(rows * k)?, gpu.alloc::<f32>(rows * k)?);
     let shape = format!("[{rows}, {vocab}]");
     let least = 4 * rows * vocab;
@@ -129,8 +131,7 @@ pub fn head(gpu: &Gpu, sizes: Sizes) -> Result<Vec<Figures>, CudaError> {
     let all = |params: sample::Params| gpu.upload(&vec![Draw::of(&params).expect("within range"); rows]);
     let (whole, cut) = (all(plain)?, all(sample::Params { top_p: 0.95, ..plain })?);
     let draw = |draws: &Mem<Draw>, cut| {
-        let from = Uniforms::Given(uniforms.view());
-        draw_rows(gpu, &block, draws.view(), from, cut, workspace.view(), drawn.view(), tokens.view())
+        draw_rows(gpu, &block, draws.view(), uniforms.view(), cut, workspace.view(), drawn.view(), tokens.view())
     };
     Ok(vec![
         count(gpu, "gather", shape.clone(), least, || {
@@ -139,7 +140,7 @@ pub fn head(gpu: &Gpu, sizes: Sizes) -> Result<Vec<Figures>, CudaError> {
         count(gpu, "normalizers", shape.clone(), least, || logits::normalizers(gpu, &block, lses.view()))?,
         count(gpu, "top_k, 20", shape.clone(), least, || {
             let from = Lses::Normalizers(lses.view());
-            logits::top_k(gpu, &block, k, from, workspace.view(), top.view(), best.view(), raw.view())
+            logits::top_k(gpu, &block, offsets.view(), from, workspace.view(), top.view(), best.view(), raw.view())
         })?,
         count(gpu, "draw", shape.clone(), least, || draw(&whole, false))?,
         count(gpu, "draw, top-p 0.95", shape, least, || draw(&cut, true))?,

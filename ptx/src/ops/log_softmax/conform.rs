@@ -150,13 +150,17 @@ fn tops(gpu: &Gpu, shape: &Shape, each: &mut dyn FnMut(Outcome)) -> Result<(), C
         for k in [1, 2, 17, 64, 1500, valid].into_iter().filter(|&k| k <= most) {
             let mut case =
                 Case::new("log_softmax", format!("top {k} of [{rows}, {valid} of {vocab}], ties {ties}"), each);
-            let ids = Guarded::new(gpu, rows * k)?;
-            let (logprobs, raw) = (Guarded::new(gpu, rows * k)?, Guarded::new(gpu, rows * k)?);
-            let (block, from) = (on.block(), Lses::Normalizers(lses.view()));
-            cuda::top_k(gpu, &block, k, from, on.workspace.view(), ids.view(), logprobs.view(), raw.view())?;
-            let (mut want_ids, mut want, mut want_raw) = (vec![0; rows * k], vec![0.0; rows * k], vec![0.0; rows * k]);
-            for (row, &inv_temp) in inv_temps.iter().enumerate() {
-                let (of, isa, part) = (valid_row(shape, &x, row), Isa::detect(), row * k..(row + 1) * k);
+            // Each row has its own number of them, some none.
+            let mut ends = vec![0];
+            (0..rows).for_each(|row| ends.push(ends[row] + [k, k.div_ceil(3), 0, 1][row % 4]));
+            let n = ends[rows];
+            let offsets = Guarded::of(gpu, &ends.iter().copied().map(count).collect::<Vec<u32>>())?;
+            let (ids, logprobs, raw) = (Guarded::new(gpu, n)?, Guarded::new(gpu, n)?, Guarded::new(gpu, n)?);
+            let (block, from, workspace) = (on.block(), Lses::Normalizers(lses.view()), on.workspace.view());
+            cuda::top_k(gpu, &block, offsets.view(), from, workspace, ids.view(), logprobs.view(), raw.view())?;
+            let (mut want_ids, mut want, mut want_raw) = (vec![0; n], vec![0.0; n], vec![0.0; n]);
+            for (row, &inv_temp) in inv_temps.iter().enumerate().filter(|(row, _)| ends[*row] < ends[row + 1]) {
+                let (of, isa, part) = (valid_row(shape, &x, row), Isa::detect(), ends[row]..ends[row + 1]);
                 let normalizers = Normalizers::of(isa, of, inv_temp).expect("a distribution");
                 let out = (&mut want_ids[part.clone()], &mut want[part.clone()], &mut want_raw[part]);
                 top_k_of_row(isa, of, inv_temp, normalizers, out.0, out.1, out.2);
@@ -237,9 +241,10 @@ fn broken(gpu: &Gpu, each: &mut dyn FnMut(Outcome)) -> Result<(), CudaError> {
     }
     let lses = Guarded::new(gpu, 14)?;
     cuda::normalizers(gpu, &on.block(), lses.view())?;
+    let offsets = Guarded::of(gpu, &(0..=7).map(|row| 2 * row).collect::<Vec<u32>>())?;
     let (top, logprobs, raw) = (Guarded::new(gpu, 14)?, Guarded::new(gpu, 14)?, Guarded::new(gpu, 14)?);
-    let from = Lses::Normalizers(lses.view());
-    cuda::top_k(gpu, &on.block(), 2, from, on.workspace.view(), top.view(), logprobs.view(), raw.view())?;
+    let (block, from, workspace) = (on.block(), Lses::Normalizers(lses.view()), on.workspace.view());
+    cuda::top_k(gpu, &block, offsets.view(), from, workspace, top.view(), logprobs.view(), raw.view())?;
     for (what, on) in [("logprobs of the top", logprobs), ("raw logprobs of the top", raw)] {
         let (got, guards) = on.take(gpu)?;
         case.fail(what, guards);

@@ -178,27 +178,30 @@ pub fn gather_many(
     gpu.launch(Kernel { op: "log_softmax", entry: "gather_many" }, launch, &args)
 }
 
-/// Where rows' log-sum-exps are.
+/// Where rows' log-sum-exps are, and so which distribution logprobs are of.
 #[derive(Clone, Copy, Debug)]
 pub enum Lses {
-    /// `[rows, 2]`, as [`normalizers`] leaves them.
+    /// `[rows, 2]`, as [`normalizers`] leaves them: the whole row's.
     Normalizers(View<f32>),
-    /// `[rows]`, as a draw reports them.
+    /// `[rows]`, as draws leave them: what each was drawn from.
     Drawn(View<Drawn>),
 }
 
-/// The `k` largest of each row, descending, equal z by ascending id: `ids`, `logprobs`, at the temperature, and
-/// `logprobs_raw`, at temperature 1, are `[rows, k]`. The list and bits of [`top_k_of_row`](super::top_k_of_row). It reads
+/// The largest of each row, descending, equal z by ascending id: row r's list is `offsets[r]..offsets[r + 1]` of `ids`, of
+/// `logprobs`, at the temperature, and of `logprobs_raw`, at temperature 1. `offsets` `[rows + 1]` ascends from 0 to no more
+/// than their length, by at most `valid`. The lists and bits of [`top_k_of_row`](super::top_k_of_row); after a truncated draw
+/// the logprobs are those of [`processed`](crate::ops::sample::processed), minus infinity for an id that it cut. It reads
 /// what [`normalizers`] or [`draw_rows`](crate::ops::sample::cuda::draw_rows) left of the same block, `partials` included. A
-/// row that is no distribution has ids 0 and logprobs NaN. `workspace` has [`workspace_len`] elements.
+/// row that is no distribution has ids 0 and logprobs NaN; one with an empty list is not read. `workspace` has
+/// [`workspace_len`] elements.
 ///
 /// # Panics
-/// When a view is shorter, or `k` is not from 1 to `valid`.
+/// When a view is shorter; the offsets are on the device and not checked.
 #[allow(clippy::too_many_arguments)]
 pub fn top_k(
     gpu: &Gpu,
     block: &Block,
-    k: usize,
+    offsets: View<u32>,
     lses: Lses,
     workspace: View<u64>,
     ids: View<u32>,
@@ -207,18 +210,17 @@ pub fn top_k(
 ) -> Result<(), CudaError> {
     let rows = block.rows;
     block.check();
-    assert!(k >= 1 && k <= block.valid, "the {k} largest of {}", block.valid);
-    assert!(ids.len() >= rows * k && logprobs.len() >= rows * k && logprobs_raw.len() >= rows * k, "not [{rows}, {k}]");
+    assert!(offsets.len() > rows, "offsets are not [{rows} + 1]");
+    assert!(logprobs.len() >= ids.len() && logprobs_raw.len() >= ids.len(), "{} ids, fewer logprobs", ids.len());
     assert!(workspace.len() >= workspace_len(rows, block.valid), "the workspace has {} elements", workspace.len());
-    let (lses, stride) = match lses {
+    let (normalizers, drawn) = match lses {
         Lses::Normalizers(view) => {
             assert!(view.len() >= rows * 2, "the normalizers are not [{rows}, 2]");
-            (Arg::from(view), 2)
+            (view.into(), Arg::Pointer(0))
         }
         Lses::Drawn(view) => {
             assert!(view.len() >= rows, "{} draws of {rows} rows", view.len());
-            let words = size_of::<Drawn>() / 4;
-            (Arg::Pointer(view.address() + std::mem::offset_of!(Drawn, lse) as u64), words)
+            (Arg::Pointer(0), view.into())
         }
     };
     if rows == 0 {
@@ -229,17 +231,17 @@ pub fn top_k(
         block.logits.into(),
         block.inv_temps.into(),
         block.partials.into(),
-        lses,
+        normalizers,
+        drawn,
+        offsets.into(),
         ids.into(),
         logprobs.into(),
         logprobs_raw.into(),
         workspace.into(),
-        count(stride).into(),
         count(rows).into(),
         vocab,
         valid,
         tiles,
-        count(k).into(),
     ];
     let launch = Launch { grid: [count(slots(rows)), 1, 1], threads: 1024, shared_bytes: ORDER_SHARED };
     gpu.launch(Kernel { op: "log_softmax", entry: "top_k" }, launch, &args)

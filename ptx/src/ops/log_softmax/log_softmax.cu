@@ -13,6 +13,7 @@
 //           the raw sum is asked for at another temperature
 // accuracy: equal logits give the CPU's bits: a half warp's lane i holds the CPU's strided sum i
 #include "order.cuh"
+#include "src/ops/sample/drawn.cuh"
 
 KERNEL BOUNDS(128, 6) tile_masses(const f32* __restrict__ logits, const f32* __restrict__ inv_temps,
                                   const u32* __restrict__ offsets, f32* __restrict__ partials, u32 vocab, u32 valid, u32 tiles,
@@ -123,22 +124,36 @@ KERNEL BOUNDS(128, 8) gather_many(const f32* __restrict__ logits, const f32* __r
              logprobs, status + row);
 }
 
-// ids, logprobs, logprobs_raw: [rows, k]; lses: a row's two log-sum-exps, `lse_stride` apart from row to row, as normalizers or
-// a draw leaves them; workspace: [blocks, 2, valid] u64. A row that is no distribution gets ids 0 and NaN.
+// Row r's list is offsets[r] .. offsets[r + 1] of ids, logprobs and logprobs_raw: that many of its largest, at most `valid`. The
+// log-sum-exps are from `normalizers` [rows, 2] or from `drawn` [rows], the other of which is null; after a truncated draw the
+// logprobs are those of the distribution that it left. A row that is no distribution gets ids 0 and NaN; one with an empty
+// list is not read. workspace: [blocks, 2, valid] u64.
 KERNEL BOUNDS(1024, 1) top_k(const f32* __restrict__ logits, const f32* __restrict__ inv_temps,
-                             const f32* __restrict__ partials, const f32* __restrict__ lses, u32* __restrict__ ids,
-                             f32* __restrict__ logprobs, f32* __restrict__ logprobs_raw, u64* workspace, u32 lse_stride, u32 rows,
-                             u32 vocab, u32 valid, u32 tiles, u32 k) {
+                             const f32* __restrict__ partials, const f32* __restrict__ normalizers,
+                             const Drawn* __restrict__ drawn, const u32* __restrict__ offsets, u32* __restrict__ ids,
+                             f32* __restrict__ logprobs, f32* __restrict__ logprobs_raw, u64* workspace, u32 rows, u32 vocab,
+                             u32 valid, u32 tiles) {
   u64* keys = workspace + (u64)block_x() * 2 * valid;
   u64* other = keys + valid;
   NO_UNROLL for (u32 r = block_x(); r < rows; r += blocks_x()) {
+    u32 first = offsets[r], k = offsets[r + 1] - first;
+    if (k == 0) continue;
     const f32* from = logits + (u64)r * vocab;
-    f32 lse = lses[r * lse_stride], lse_raw = lses[r * lse_stride + 1];
-    u64 out = (u64)r * k;
+    f32 lse, lse_raw, kept = 0.0f;
+    u32 support = 0;
+    if (drawn != nullptr) {
+      lse = drawn[r].lse;
+      lse_raw = drawn[r].lse_raw;
+      kept = drawn[r].kept;
+      support = drawn[r].support;
+    } else {
+      lse = normalizers[r * 2];
+      lse_raw = normalizers[r * 2 + 1];
+    }
     if (lse != lse) {
       NO_UNROLL for (u32 i = thread_x(); i < k; i += ORDER_THREADS) {
-        ids[out + i] = 0;
-        logprobs[out + i] = logprobs_raw[out + i] = __builtin_nanf("");
+        ids[first + i] = 0;
+        logprobs[first + i] = logprobs_raw[first + i] = __builtin_nanf("");
       }
       continue;
     }
@@ -158,9 +173,12 @@ KERNEL BOUNDS(1024, 1) top_k(const f32* __restrict__ logits, const f32* __restri
     NO_UNROLL for (u32 i = thread_x(); i < k; i += ORDER_THREADS) {
       u32 id = order_id(keys[i]);
       f32 x = from[id];
-      ids[out + i] = id;
-      logprobs[out + i] = x * row.inv_temp - lse;
-      logprobs_raw[out + i] = x - lse_raw;
+      // What a draw kept are the first in this order.
+      f32 logprob = x * row.inv_temp - lse;
+      if (kept != 0.0f) logprob = i < support ? logprob_of_kept(order_z(keys[i]), row.max, kept) : MINUS_INF;
+      ids[first + i] = id;
+      logprobs[first + i] = logprob;
+      logprobs_raw[first + i] = x - lse_raw;
     }
     sync_block();
   }

@@ -1,16 +1,16 @@
 //! On a CUDA device: for equal logits and uniforms the CPU's tokens, logprobs and supports, bit for bit.
 
 use super::cases::cuts;
-use super::cuda::{Counter, Draw, Drawn, Uniforms, draw_rows};
-use super::{Params, draw};
+use super::cuda::{Draw, Drawn, draw_rows};
+use super::{Params, draw, processed};
 use crate::Isa;
 use crate::conformance::Outcome;
 use crate::conformance::guarded::Guarded;
 use crate::conformance::report::Case;
-use crate::cuda::{CudaError, Gpu};
-use crate::ops::log_softmax::OnDevice;
+use crate::cuda::{CudaError, Gpu, View, count};
 use crate::ops::log_softmax::cases::{CASES, Case as Shape, QWEN3, logits};
-use crate::rng::sample_uniform;
+use crate::ops::log_softmax::cuda::{Lses, top_k};
+use crate::ops::log_softmax::{Normalizers, OnDevice, top_k_of_row};
 
 const PLAIN: Params = Params { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 };
 
@@ -78,7 +78,6 @@ pub(crate) fn conform(gpu: &Gpu, each: &mut dyn FnMut(Outcome)) -> Result<(), Cu
     let rows = [PLAIN, Params { top_p: 0.9, ..PLAIN }, Params { top_k: 50, ..PLAIN }, Params { min_p: 1e-3, ..PLAIN }];
     let wide = Shape { rows: rows.len(), ..QWEN3 };
     check(gpu, &wide, &logits(&wide, 8, false), &rows, "", each)?;
-    counters(gpu, each)?;
     broken(gpu, each)
 }
 
@@ -106,16 +105,67 @@ fn check_at(
 ) -> Result<(), CudaError> {
     let &Shape { rows, vocab, valid, spread, .. } = shape;
     let mut case = Case::new("sample", format!("{rows} draws of {valid} of {vocab}, spread {spread}, {what}"), each);
-    let on_uniforms = Guarded::of(gpu, uniforms)?;
-    let (drawn, on) = run(gpu, shape, x, settings, Uniforms::Given(on_uniforms.view()), &mut case)?;
+    let inv_temps: Vec<f32> = settings.iter().map(Params::inv_temp).collect();
+    let on = OnDevice::new(gpu, shape, x, &inv_temps)?;
+    let drawn = run(gpu, &on, settings, uniforms, &mut case)?;
+    let results = drawn.view();
+    let (drawn, guards) = drawn.take(gpu)?;
+    case.fail("results", guards);
     for (row, (drawn, params)) in drawn.iter().zip(settings).enumerate() {
         let want = draw(Isa::detect(), params, &x[row * vocab..][..valid], uniforms[row]);
         let got = drawn.result(gpu, &on.block(), row, params)?;
         let name = format!("row {row}, {params:?}, uniform {}", uniforms[row]);
         compare(&mut case, &name, &got, &want);
     }
+    likeliest(gpu, &on, shape, x, settings, &drawn, results, &mut case)?;
     case.end();
     Ok(())
+}
+
+/// Of each row as many of the likeliest as the turn has, under the distribution that was drawn from.
+#[allow(clippy::too_many_arguments)]
+fn likeliest(
+    gpu: &Gpu,
+    on: &OnDevice,
+    shape: &Shape,
+    x: &[f32],
+    settings: &[Params],
+    drawn: &[Drawn],
+    results: View<Drawn>,
+    case: &mut Case,
+) -> Result<(), CudaError> {
+    let &Shape { rows, vocab, valid, .. } = shape;
+    let mut ends = vec![0];
+    (0..rows).for_each(|row| ends.push(ends[row] + [5, 50, 0, 1][row % 4].min(valid)));
+    let n = ends[rows];
+    let offsets = Guarded::of(gpu, &ends.iter().copied().map(count).collect::<Vec<u32>>())?;
+    let (ids, logprobs, raw) = (Guarded::new(gpu, n)?, Guarded::new(gpu, n)?, Guarded::new(gpu, n)?);
+    let (block, from, workspace) = (on.block(), Lses::Drawn(results), on.workspace.view());
+    top_k(gpu, &block, offsets.view(), from, workspace, ids.view(), logprobs.view(), raw.view())?;
+    // A row that is no distribution has ids 0 and NaN, whose bits are of no meaning.
+    let (mut want_ids, mut want, mut want_raw) = (vec![0; n], vec![f32::NAN; n], vec![f32::NAN; n]);
+    for (row, params) in settings.iter().enumerate() {
+        let (of, part) = (&x[row * vocab..][..valid], ends[row]..ends[row + 1]);
+        if part.is_empty() || drawn[row].status != 0 {
+            continue;
+        }
+        let Drawn { lse, lse_raw, .. } = drawn[row];
+        let lses = Normalizers { at_temperature: lse, raw: lse_raw };
+        let (isa, inv_temp) = (Isa::detect(), params.inv_temp());
+        let (ids, out) = (&mut want_ids[part.clone()], &mut want[part.clone()]);
+        top_k_of_row(isa, of, inv_temp, lses, ids, out, &mut want_raw[part]);
+        processed(isa, params, of, ids, out).expect("a distribution");
+    }
+    let (got, guards) = ids.take(gpu)?;
+    case.fail("the likeliest", guards);
+    case.equal("the likeliest", &got, &want_ids);
+    let plain = |list: &[f32]| list.iter().map(|x| if x.is_nan() { f32::NAN } else { *x }).collect::<Vec<_>>();
+    for (what, on, want) in [("their logprobs", logprobs, want), ("their raw logprobs", raw, want_raw)] {
+        let (got, guards) = on.take(gpu)?;
+        case.fail(what, guards);
+        case.same_bits(what, &plain(&got), &plain(&want));
+    }
+    on.guards(gpu, case)
 }
 
 /// Bits of logprobs included: `==` takes the zeros for equal.
@@ -132,53 +182,27 @@ fn compare(
     }
 }
 
+/// The draws' results, on the device.
 fn run(
     gpu: &Gpu,
-    shape: &Shape,
-    x: &[f32],
+    on: &OnDevice,
     settings: &[Params],
-    uniforms: Uniforms,
+    uniforms: &[f32],
     case: &mut Case,
-) -> Result<(Vec<Drawn>, OnDevice), CudaError> {
-    let rows = shape.rows;
-    let inv_temps: Vec<f32> = settings.iter().map(Params::inv_temp).collect();
-    let draws: Vec<Draw> = settings.iter().map(|params| Draw::of(params).expect("within range")).collect();
-    let on = OnDevice::new(gpu, shape, x, &inv_temps)?;
-    let (on_draws, drawn, tokens) = (Guarded::of(gpu, &draws)?, Guarded::new(gpu, rows)?, Guarded::new(gpu, rows)?);
-    let truncated = settings.iter().any(|params| params.temperature != 0.0 && params.truncates(shape.valid));
+) -> Result<Guarded<Drawn>, CudaError> {
     let (block, workspace) = (on.block(), on.workspace.view());
-    draw_rows(gpu, &block, on_draws.view(), uniforms, truncated, workspace, drawn.view(), tokens.view())?;
-    let (drawn, guards) = drawn.take(gpu)?;
-    case.fail("results", guards);
+    let (rows, valid) = (block.rows, block.valid);
+    let draws: Vec<Draw> = settings.iter().map(|params| Draw::of(params).expect("within range")).collect();
+    let (on_draws, on_uniforms) = (Guarded::of(gpu, &draws)?, Guarded::of(gpu, uniforms)?);
+    let (drawn, tokens) = (Guarded::new(gpu, rows)?, Guarded::new(gpu, rows)?);
+    let truncated = settings.iter().any(|params| params.temperature != 0.0 && params.truncates(valid));
+    draw_rows(gpu, &block, on_draws.view(), on_uniforms.view(), truncated, workspace, drawn.view(), tokens.view())?;
+    let (drew, _) = drawn.take(gpu)?;
     let (tokens, guards) = tokens.take(gpu)?;
     case.fail("tokens", guards);
-    case.equal("tokens", &tokens, &drawn.iter().map(|drawn| drawn.token).collect::<Vec<u32>>());
+    case.equal("tokens", &tokens, &drew.iter().map(|drawn| drawn.token).collect::<Vec<u32>>());
     on.guards(gpu, case)?;
-    Ok((drawn, on))
-}
-
-/// Uniforms made on the device are those of the CPU: flat logits show their upper bits in the token.
-fn counters(gpu: &Gpu, each: &mut dyn FnMut(Outcome)) -> Result<(), CudaError> {
-    let shape = Shape { rows: 24, vocab: 1024, valid: 1024, inv_temp: 1.0, spread: 0.0 };
-    let mut case = Case::new("sample", "uniforms of counters".to_string(), each);
-    let counters: Vec<Counter> = (0..24)
-        .map(|i: u32| Counter {
-            seed: u64::from(i).wrapping_mul(0x9e37_79b9_7f4a_7c15),
-            sample: (u64::from(i) << 60) + u64::from(i) * 3,
-            position: i.wrapping_mul(0x0100_0193),
-            unused: 0,
-        })
-        .collect();
-    let on_counters = Guarded::of(gpu, &counters)?;
-    let (x, settings) = (vec![0.5; shape.rows * shape.vocab], vec![PLAIN; shape.rows]);
-    let (drawn, _) = run(gpu, &shape, &x, &settings, Uniforms::Counters(on_counters.view()), &mut case)?;
-    for (drawn, Counter { seed, sample, position, .. }) in drawn.iter().zip(counters) {
-        let uniform = sample_uniform(seed, sample, position);
-        let want = draw(Isa::detect(), &PLAIN, &x[..1024], uniform).expect("a distribution");
-        case.equal("tokens of counters", &[drawn.token], &[want.token]);
-    }
-    case.end();
-    Ok(())
+    Ok(drawn)
 }
 
 /// Rows that are no distribution: the CPU's errors, whichever way they are drawn from.

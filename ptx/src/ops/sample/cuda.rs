@@ -25,29 +25,6 @@ impl Draw {
     }
 }
 
-/// Which uniform a row takes: that of [`sample_uniform`](crate::rng::sample_uniform).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
-#[repr(C)]
-pub struct Counter {
-    /// The seed.
-    pub seed: u64,
-    /// The sample's index.
-    pub sample: u64,
-    /// The token's position.
-    pub position: u32,
-    /// 0.
-    pub unused: u32,
-}
-
-/// Where the rows' uniforms come from; greedy rows need none.
-#[derive(Clone, Copy, Debug)]
-pub enum Uniforms {
-    /// `[rows]`, each in [0, 1).
-    Given(View<f32>),
-    /// `[rows]`, made on the device.
-    Counters(View<Counter>),
-}
-
 /// What a draw leaves of its row.
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 #[repr(C)]
@@ -66,8 +43,8 @@ pub struct Drawn {
     pub lse: f32,
     /// And at temperature 1.
     pub lse_raw: f32,
-    /// 0.
-    pub unused: u32,
+    /// Sum of exp(z - max) over the ids that a truncated draw kept; 0 for a draw from the whole row.
+    pub kept: f32,
 }
 
 impl Drawn {
@@ -92,10 +69,10 @@ impl Drawn {
     }
 }
 
-/// Draws one token from each row: the CPU's token, logprobs and support for equal logits and uniform. `draws` `[rows]`;
-/// `drawn` and `tokens` `[rows]` take the results, the tokens once more by themselves, as the next step's ids. `truncated`
-/// says whether any row is cut by top-k, top-p or min-p; only then is `workspace` used, which has
-/// [`workspace_len`] elements. The block's `partials` are left as
+/// Draws one token from each row: the CPU's token, logprobs and support for equal logits and uniform. `draws` and
+/// `uniforms`, each in [0, 1), are `[rows]`; `drawn` and `tokens` `[rows]` take the results, the tokens once more by
+/// themselves, as the next step's ids. `truncated` says whether any row is cut by top-k, top-p or min-p; only then is
+/// `workspace` used, which has [`workspace_len`] elements. The block's `partials` are left as
 /// [`top_k`](crate::ops::log_softmax::cuda::top_k) reads them.
 ///
 /// # Panics
@@ -105,7 +82,7 @@ pub fn draw_rows(
     gpu: &Gpu,
     block: &Block,
     draws: View<Draw>,
-    uniforms: Uniforms,
+    uniforms: View<f32>,
     truncated: bool,
     workspace: View<u64>,
     drawn: View<Drawn>,
@@ -113,26 +90,18 @@ pub fn draw_rows(
 ) -> Result<(), CudaError> {
     let rows = block.rows;
     block.check();
-    assert!(draws.len() >= rows && drawn.len() >= rows && tokens.len() >= rows, "one draw a row of {rows}");
+    assert!(draws.len() >= rows && uniforms.len() >= rows, "one draw and one uniform a row of {rows}");
+    assert!(drawn.len() >= rows && tokens.len() >= rows, "one result a row of {rows}");
     assert!(drawn.aligned_16(), "the results are stored 16 bytes at a time");
-    let (given, counters) = match uniforms {
-        Uniforms::Given(view) => {
-            assert!(view.len() >= rows, "uniforms are not [{rows}]");
-            (view.into(), Arg::Pointer(0))
-        }
-        Uniforms::Counters(view) => {
-            assert!(view.len() >= rows, "counters are not [{rows}]");
-            (Arg::Pointer(0), view.into())
-        }
-    };
     if rows == 0 {
         return Ok(());
     }
     block.tile_masses(gpu, None, true)?;
     let [vocab, valid, tiles] = block.columns();
     let [logits, inv_temps, partials]: [Arg; 3] = [block.logits.into(), block.inv_temps.into(), block.partials.into()];
-    let [draws, drawn, tokens] = [draws.into(), drawn.into(), tokens.into()];
-    let args = [logits, inv_temps, partials, draws, given, counters, drawn, tokens, vocab, valid, tiles];
+    let [draws, uniforms]: [Arg; 2] = [draws.into(), uniforms.into()];
+    let [drawn, tokens]: [Arg; 2] = [drawn.into(), tokens.into()];
+    let args = [logits, inv_temps, partials, draws, uniforms, drawn, tokens, vocab, valid, tiles];
     let launch = Launch { grid: [count(rows), 1, 1], threads: 256, shared_bytes: RUNNING_SHARED };
     gpu.launch(Kernel { op: "sample", entry: "draw_whole" }, launch, &args)?;
     if !truncated {
@@ -140,8 +109,7 @@ pub fn draw_rows(
     }
     assert!(workspace.len() >= workspace_len(rows, block.valid), "the workspace has {} elements", workspace.len());
     let [workspace, rows_arg]: [Arg; 2] = [workspace.into(), count(rows).into()];
-    let args =
-        [logits, inv_temps, partials, draws, given, counters, drawn, tokens, workspace, rows_arg, vocab, valid, tiles];
+    let args = [logits, inv_temps, partials, draws, uniforms, drawn, tokens, workspace, rows_arg, vocab, valid, tiles];
     let launch = Launch { grid: [count(slots(rows)), 1, 1], threads: 1024, shared_bytes: ORDER_SHARED };
     gpu.launch(Kernel { op: "sample", entry: "draw_cut" }, launch, &args)
 }

@@ -1,7 +1,7 @@
 // sample: one token from each row of logits, as sample/mod.rs says                               ptx/src/ops/sample/sample.cu
 // shapes:   logits: [rows, vocab] f32; partials: [rows, 5, tiles], as log_softmax's tile_masses leaves them with the raw sums;
-//           inv_temps: [rows]; draws: [rows] Draw; uniforms: [rows] or null; counters: [rows] Counter or null; drawn: [rows]
-//           Drawn; tokens: [rows] u32; workspace: [blocks, 2, valid] u64
+//           inv_temps: [rows]; draws: [rows] Draw; uniforms: [rows]; drawn: [rows] Drawn; tokens: [rows] u32; workspace:
+//           [blocks, 2, valid] u64
 // launch:   draw_whole: a block of 256 per row, for greedy rows and those not truncated; draw_cut: 1024 per block, block b takes
 //           rows b, b + blocks, .., for truncated ones. Each leaves the other's rows alone
 // shared: draw_whole 12352
@@ -11,7 +11,7 @@
 //           draw_cut reads a row's tiles down to the cut twice for each group that it collects; bound by latency
 // accuracy: equal logits and uniform give the CPU's bits. Sums run in the CPU's order, one f64 addition after the other: a tile's
 //           columns, or the kept ids (8 cycles each where f64 is a first-class citizen, several times that elsewhere)
-#include "rng.cuh"
+#include "drawn.cuh"
 #include "src/ops/log_softmax/order.cuh"
 
 struct Draw {
@@ -19,22 +19,6 @@ struct Draw {
   u32 top_k; // 0: off
   f32 top_p;
   f32 min_p;
-};
-struct Counter {
-  u64 seed;
-  u64 sample;
-  u32 position;
-  u32 unused;
-};
-struct Drawn {
-  u32 status; // 0: drawn; 1: the row is no distribution; 2: not drawn yet
-  u32 token;
-  f32 logprob;
-  f32 logprob_raw;
-  u32 support;
-  f32 lse;
-  f32 lse_raw;
-  u32 unused;
 };
 #define DRAWN 0
 #define NO_DISTRIBUTION 1
@@ -44,16 +28,11 @@ DEV bool truncates(const Draw& draw, u32 valid) {
   return draw.greedy == 0 && ((draw.top_k != 0 && draw.top_k < valid) || draw.top_p < 1.0f || draw.min_p > 0.0f);
 }
 
-DEV f32 uniform_of(const f32* uniforms, const Counter* counters, u32 row) {
-  if (uniforms != nullptr) return uniforms[row];
-  return sample_uniform(counters[row].seed, counters[row].sample, counters[row].position);
-}
-
 DEV void report(Drawn* drawn, u32* tokens, u32 row, u32 status, u32 token, f32 logprob, f32 logprob_raw, u32 support, f32 lse,
-                f32 lse_raw) {
+                f32 lse_raw, f32 kept) {
   u32x4* out = (u32x4*)(drawn + row);
   out[0] = u32x4{status, token, bits(logprob), bits(logprob_raw)};
-  out[1] = u32x4{support, bits(lse), bits(lse_raw), 0};
+  out[1] = u32x4{support, bits(lse), bits(lse_raw), bits(kept)};
   tokens[row] = token;
 }
 
@@ -140,12 +119,12 @@ DEV u32 count_support(const f32* logits, f32 inv_temp, const Partials& p, u32 ti
 
 KERNEL BOUNDS(256, 2) draw_whole(const f32* __restrict__ logits, const f32* __restrict__ inv_temps,
                                  const f32* __restrict__ partials, const Draw* __restrict__ draws,
-                                 const f32* __restrict__ uniforms, const Counter* __restrict__ counters,
-                                 Drawn* __restrict__ drawn, u32* __restrict__ tokens, u32 vocab, u32 valid, u32 tiles) {
+                                 const f32* __restrict__ uniforms, Drawn* __restrict__ drawn, u32* __restrict__ tokens,
+                                 u32 vocab, u32 valid, u32 tiles) {
   u32 row = block_x();
   Draw draw = draws[row];
   if (truncates(draw, valid)) {
-    if (thread_x() == 0) report(drawn, tokens, row, NOT_DRAWN, 0, 0, 0, 0, 0, 0);
+    if (thread_x() == 0) report(drawn, tokens, row, NOT_DRAWN, 0, 0, 0, 0, 0, 0, 0);
     return;
   }
   Partials p = partials_of(partials, row, tiles);
@@ -153,7 +132,7 @@ KERNEL BOUNDS(256, 2) draw_whole(const f32* __restrict__ logits, const f32* __re
   f32 max, lse, lse_raw;
   fold_row(p, tiles, max, lse, lse_raw);
   if (lse != lse) {
-    if (thread_x() == 0) report(drawn, tokens, row, NO_DISTRIBUTION, 0, 0, 0, 0, lse, lse_raw);
+    if (thread_x() == 0) report(drawn, tokens, row, NO_DISTRIBUTION, 0, 0, 0, 0, lse, lse_raw, 0);
     return;
   }
   if (draw.greedy != 0) { // at temperature 1, so z is the logit
@@ -161,12 +140,12 @@ KERNEL BOUNDS(256, 2) draw_whole(const f32* __restrict__ logits, const f32* __re
     u32 start = first_tile_with(p.max, tiles, max) * TILE;
     u32 token = start + first_column_with(from + start, min(valid - start, TILE), max);
     f32 logprob = from[token] - lse;
-    if (lane() == 0) report(drawn, tokens, row, DRAWN, token, logprob, logprob, 1, lse, lse);
+    if (lane() == 0) report(drawn, tokens, row, DRAWN, token, logprob, logprob, 1, lse, lse, 0);
     return;
   }
   f32 inv_temp = inv_temps[row];
   run_tiles(p, tiles, max);
-  f64 target = (f64)uniform_of(uniforms, counters, row) * running()[tiles - 1];
+  f64 target = (f64)uniforms[row] * running()[tiles - 1];
   u32 tile = first_tile_above(tiles, target);
   f64 before = tile > 0 ? running()[tile - 1] : 0.0;
   u32 start = tile * TILE, n = min(valid - start, TILE);
@@ -188,7 +167,7 @@ KERNEL BOUNDS(256, 2) draw_whole(const f32* __restrict__ logits, const f32* __re
   }
   u32 token = start + (at < n ? at : last);
   f32 x = from[token];
-  report(drawn, tokens, row, DRAWN, token, x * inv_temp - lse, x - lse_raw, count, lse, lse_raw);
+  report(drawn, tokens, row, DRAWN, token, x * inv_temp - lse, x - lse_raw, count, lse, lse_raw, 0);
 }
 
 #define CHAIN 1024 // keys whose masses are made at once
@@ -226,9 +205,8 @@ DEV u32 first_cut(const u64* keys, const f64* sums, u32 first, u32 end, f32 max,
 
 KERNEL BOUNDS(1024, 1) draw_cut(const f32* __restrict__ logits, const f32* __restrict__ inv_temps,
                                 const f32* __restrict__ partials, const Draw* __restrict__ draws,
-                                const f32* __restrict__ uniforms, const Counter* __restrict__ counters,
-                                Drawn* __restrict__ drawn, u32* __restrict__ tokens, u64* workspace, u32 rows, u32 vocab,
-                                u32 valid, u32 tiles) {
+                                const f32* __restrict__ uniforms, Drawn* __restrict__ drawn, u32* __restrict__ tokens,
+                                u64* workspace, u32 rows, u32 vocab, u32 valid, u32 tiles) {
   u64* keys = workspace + (u64)block_x() * 2 * valid;
   u64* other = keys + valid;
   f64* sums = (f64*)other; // of the groups that are sorted; behind them the buffer serves the next sort
@@ -239,7 +217,7 @@ KERNEL BOUNDS(1024, 1) draw_cut(const f32* __restrict__ logits, const f32* __res
     f32 top, lse, lse_raw;
     fold_row(p, tiles, top, lse, lse_raw);
     if (lse != lse) {
-      if (thread_x() == 0) report(drawn, tokens, r, NO_DISTRIBUTION, 0, 0, 0, 0, lse, lse_raw);
+      if (thread_x() == 0) report(drawn, tokens, r, NO_DISTRIBUTION, 0, 0, 0, 0, lse, lse_raw, 0);
       continue;
     }
     Ordered row = {logits + (u64)r * vocab, p.max, inv_temps[r], top, valid, tiles, true};
@@ -277,7 +255,7 @@ KERNEL BOUNDS(1024, 1) draw_cut(const f32* __restrict__ logits, const f32* __res
       cut = first_cut(keys, sums, 0, filled, top, draw.min_p, share);
     }
     f64 total = sums[cut - 1];
-    f64 target = (f64)uniform_of(uniforms, counters, r) * total;
+    f64 target = (f64)uniforms[r] * total;
     u32 found = cut - 1;
     NO_UNROLL for (u32 at = thread_x(); at < cut; at += ORDER_THREADS) {
       if (sums[at] > target) {
@@ -288,8 +266,9 @@ KERNEL BOUNDS(1024, 1) draw_cut(const f32* __restrict__ logits, const f32* __res
     found = min_block(found);
     if (thread_x() == 0) {
       u32 token = order_id(keys[found]);
-      f32 logprob = (order_z(keys[found]) - top) - ln((f32)total);
-      report(drawn, tokens, r, DRAWN, token, logprob, row.logits[token] - lse_raw, cut, lse, lse_raw);
+      f32 kept = (f32)total;
+      f32 logprob = logprob_of_kept(order_z(keys[found]), top, kept);
+      report(drawn, tokens, r, DRAWN, token, logprob, row.logits[token] - lse_raw, cut, lse, lse_raw, kept);
     }
     sync_block();
   }
