@@ -9,6 +9,7 @@ use crate::counters::{AllocationTraffic, Stats, Tally};
 use crate::fault::{Fault, FaultKind};
 use crate::memory::{Memory, MemoryError};
 use crate::module::Entry;
+use crate::order::Order;
 use crate::program::Program;
 
 /// Bytes of shared memory of a block without an opt-in.
@@ -23,9 +24,11 @@ pub enum Mode {
     Fast,
     /// Every check and every counter.
     Checked,
-    /// Checked, with the order of warps, which side of a branch runs first and where lanes meet again drawn from a seed.
+    /// Checked, with the order of blocks and of warps, which side of a branch runs first and where lanes meet again drawn
+    /// from a seed.
     Perturbed(u64),
-    /// Checked, with the error that PTX permits of `.approx` functions, and with 13 bits of mantissa in sums of 8-bit floats.
+    /// Checked, with the error that PTX permits of `.approx` functions, and with every addend of a matrix instruction and
+    /// its result cut off below 24 bits, or 13 for 8-bit inputs, of the largest addend.
     Pessimistic,
 }
 
@@ -232,9 +235,9 @@ impl Device {
 
     /// Runs a kernel to its end. `params` is the parameter buffer, laid out as [`Entry::params`] says.
     ///
-    /// Blocks run in the order of their numbers, x fastest, or share the device's threads; results and counts are the same
-    /// either way. A fault is that of the lowest block that has one: at any number of threads the same one, unless it
-    /// depends on what another block of the launch wrote.
+    /// Blocks run in the order of their numbers, x fastest, in [`Mode::Perturbed`] in one drawn from the seed, or share the
+    /// device's threads; results and counts are the same either way. A fault is that of the first block in that order that
+    /// has one: at any number of threads the same one, unless it depends on what another block of the launch did.
     pub fn launch(&mut self, entry: &Entry, launch: Launch, params: &[u8]) -> Result<Stats, Fault> {
         self.check_launch(entry, launch, params)?;
         let image = self.image(entry)?;
@@ -324,15 +327,16 @@ fn refuse(entry: &Entry, kind: FaultKind, detail: String) -> Fault {
 /// Runs all blocks, on this thread or on several.
 fn run(job: &Job<'_>, threads: usize) -> Result<Tally, Fault> {
     let blocks: u64 = job.launch.grid.iter().map(|&n| u64::from(n)).product();
+    let order = Order::new(blocks, job.seed, job.number);
     let workers = u64::try_from(threads.max(1)).unwrap_or(u64::MAX).min(blocks);
     if workers == 1 {
         let mut worker = Worker::new(job);
-        for block in 0..blocks {
-            worker.run(block)?;
+        for turn in 0..blocks {
+            worker.run(order.block(turn))?;
         }
         return Ok(worker.cx.tally);
     }
-    // Blocks are taken in order, so all below one that failed have been taken and run to their end.
+    // Turns are taken in order, so all before one that failed have been taken and run to their end.
     let next = AtomicU64::new(0);
     let first_bad = Mutex::new((u64::MAX, None));
     let total = Mutex::new(None::<Tally>);
@@ -341,14 +345,14 @@ fn run(job: &Job<'_>, threads: usize) -> Result<Tally, Fault> {
             scope.spawn(|| {
                 let mut worker = Worker::new(job);
                 loop {
-                    let block = next.fetch_add(1, SeqCst);
-                    if block >= blocks || block > lock(&first_bad).0 {
+                    let turn = next.fetch_add(1, SeqCst);
+                    if turn >= blocks || turn > lock(&first_bad).0 {
                         break;
                     }
-                    if let Err(fault) = worker.run(block) {
+                    if let Err(fault) = worker.run(order.block(turn)) {
                         let mut bad = lock(&first_bad);
-                        if block < bad.0 {
-                            *bad = (block, Some(fault));
+                        if turn < bad.0 {
+                            *bad = (turn, Some(fault));
                         }
                         break;
                     }

@@ -20,6 +20,7 @@ mod liveness;
 mod lower;
 mod memory;
 mod module;
+mod order;
 mod parse;
 mod program;
 mod shadow;

@@ -161,12 +161,17 @@ impl Random {
 
     /// A number below `n`.
     pub(crate) fn below(&mut self, n: u32) -> u32 {
+        crate::exec::low_word(self.wide()) % n
+    }
+
+    /// Any number of 64 bits.
+    pub(crate) fn wide(&mut self) -> u64 {
         // splitmix64
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        crate::exec::low_word(z ^ z >> 31) % n
+        z ^ z >> 31
     }
 }
 
