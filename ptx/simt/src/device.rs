@@ -11,6 +11,8 @@ use crate::memory::{Memory, MemoryError};
 use crate::module::Entry;
 use crate::order::Order;
 use crate::program::Program;
+use crate::races::Ledger;
+use crate::stores;
 
 /// Bytes of shared memory of a block without an opt-in.
 const SHARED_DEFAULT: usize = 48 << 10;
@@ -70,6 +72,8 @@ pub struct Device {
     /// By module: where its variables lie.
     images: HashMap<u64, u64>,
     launches: u32,
+    /// The first moment of the next launch's accesses.
+    moments: u32,
     /// By kernel, module and name: dynamic shared memory that was opted in to.
     opt_in: HashMap<(u64, String), u32>,
 }
@@ -84,6 +88,7 @@ pub(crate) struct Job<'a> {
     pub(crate) image: u64,
     pub(crate) number: u32,
     pub(crate) checks: bool,
+    pub(crate) ledger: &'a Ledger,
     pub(crate) counts: bool,
     pub(crate) pessimistic: bool,
     pub(crate) seed: Option<u64>,
@@ -102,7 +107,7 @@ impl Device {
     pub fn new(config: Config) -> Device {
         let fast = config.mode == Mode::Fast;
         let memory = Memory::new(config.memory_bytes, !fast, !fast);
-        Device { config, memory, images: HashMap::new(), launches: 0, opt_in: HashMap::new() }
+        Device { config, memory, images: HashMap::new(), launches: 0, moments: Ledger::START, opt_in: HashMap::new() }
     }
 
     /// What it was made of.
@@ -252,6 +257,10 @@ impl Device {
             })
             .collect();
         let fast = self.config.mode == Mode::Fast;
+        if !fast {
+            self.track(&entry.program, &words, image);
+        }
+        let ledger = Ledger::new(self.moments);
         let job = Job {
             program: &entry.program,
             memory: &self.memory,
@@ -260,6 +269,7 @@ impl Device {
             image,
             number: self.launches,
             checks: !fast,
+            ledger: &ledger,
             counts: !fast,
             pessimistic: self.config.mode == Mode::Pessimistic,
             seed: match self.config.mode {
@@ -267,8 +277,35 @@ impl Device {
                 _ => None,
             },
         };
-        let tally = run(&job, self.config.threads)?;
+        let ran = run(&job, self.config.threads);
+        self.moments = ledger.end().unwrap_or_else(|| {
+            self.memory.forget_races();
+            Ledger::START
+        });
+        let tally = ran?;
         Ok(if fast { Stats::default() } else { self.stats(&entry.program, &tally) })
+    }
+
+    /// Begins to record accesses of what the launch may store to.
+    fn track(&self, program: &Program, params: &[u32], image: u64) {
+        let param = |i: usize| {
+            let word = |i: usize| u64::from(params.get(i).copied().unwrap_or(0));
+            word(2 * i) | word(2 * i + 1) << 32
+        };
+        let count = params.len().div_ceil(2);
+        for &origin in &program.stores {
+            let of = |i: &usize| origin & stores::ANY != 0 || (*i < stores::PARAMETERS && origin >> i & 1 == 1);
+            let known = (0..count).filter(of);
+            let variables = (origin & stores::VARIABLES != 0).then_some(image);
+            let mut found = false;
+            for at in known.map(param).chain(variables).filter_map(|address| self.memory.find(address)) {
+                self.memory.live[at].track(self.launches);
+                found = true;
+            }
+            if !found && origin & stores::LOADED != 0 {
+                self.memory.live.iter().for_each(|a| a.track(self.launches));
+            }
+        }
     }
 
     /// Puts the module's variables into memory, once.

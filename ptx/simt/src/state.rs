@@ -5,6 +5,7 @@ use crate::exec::Step;
 use crate::fault::{FaultKind, Report};
 use crate::memory::Memory;
 use crate::program::{NOWHERE, Program};
+use crate::races::Races;
 use crate::shared::Shared;
 
 /// A 32-bit register of a warp.
@@ -126,6 +127,8 @@ pub(crate) struct Ctx<'a> {
     /// The parameter buffer, as words.
     pub(crate) params: &'a [u32],
     pub(crate) shared: Shared,
+    /// Who accesses global memory when; with checks only.
+    pub(crate) races: Option<Races<'a>>,
     /// Number of this launch on its device, from 1.
     pub(crate) launch: u32,
     pub(crate) checks: bool,

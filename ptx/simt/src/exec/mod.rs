@@ -16,6 +16,7 @@ mod matrix;
 mod memory;
 mod mma;
 mod shared;
+mod tracked;
 mod truncating;
 mod value;
 mod warp;

@@ -31,11 +31,10 @@ pub(crate) fn truncate<const K: usize>(p: &Product<K>, kept: i64) -> [[f32; 8]; 
     std::array::from_fn(|row| {
         // Products of values with at most 11 bits are exact in f64, and so are sums of what was cut off at one place.
         let c = p.c[row].map(f64::from);
-        let products: [[f64; 8]; K] =
-            std::array::from_fn(|k| p.b[k].map(|b| f64::from(p.a[k][row]) * f64::from(b)));
-        let largest = products.iter().fold(c.map(f64::abs), |largest, products| {
-            std::array::from_fn(|i| largest[i].max(products[i].abs()))
-        });
+        let products: [[f64; 8]; K] = std::array::from_fn(|k| p.b[k].map(|b| f64::from(p.a[k][row]) * f64::from(b)));
+        let largest = products
+            .iter()
+            .fold(c.map(f64::abs), |largest, products| std::array::from_fn(|i| largest[i].max(products[i].abs())));
         // The least product of two bf16 is 2^-266: all places are of normal f64.
         let last = largest.map(|x| exponent(x).clamp(-300, 300) + 1 - kept);
         let mut sum: [f64; 8] = std::array::from_fn(|i| cut(c[i], last[i]));

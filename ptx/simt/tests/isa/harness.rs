@@ -348,10 +348,7 @@ impl<'a> Body<'a> {
     /// What all threads wrote in each mode and under each schedule, for what may depend on the order of threads.
     pub fn run_each(&self) -> Vec<Vec<u32>> {
         let modes = [Mode::Checked, Mode::Fast, Mode::Perturbed(1), Mode::Perturbed(2)];
-        modes
-            .into_iter()
-            .map(|mode| self.run_in(mode))
-            .collect()
+        modes.into_iter().map(|mode| self.run_in(mode)).collect()
     }
 
     /// What all threads wrote, as one row for each thread.
