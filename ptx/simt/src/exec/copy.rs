@@ -116,6 +116,7 @@ fn fetch(
                     return Err(cx.fault(FaultKind::Uninitialized, i, Some(source[i]), detail));
                 }
                 if cx.checks
+                    && a.tracked.load(Relaxed) == cx.launch
                     && let Err(found) = tracked::copied(w, cx, a, i, word, bits)
                 {
                     return Err(tracked::conflict_fault(cx, a, source[i], found));

@@ -101,6 +101,7 @@ fn global_in<const STORES: bool>(
     }
     if cx.checks
         && !STORES
+        && a.tracked.load(Relaxed) == cx.launch
         && let Err(found) = tracked::load(w, cx, a, m, &offset, mask, shape)
     {
         return tracked::conflict_fault(cx, a, addr[found.0], found);

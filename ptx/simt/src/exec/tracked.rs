@@ -13,16 +13,13 @@ use crate::state::{Ctx, Warp};
 
 type Found = Result<(), (usize, Conflict)>;
 
-/// What judges an access of a warp now; nothing where the launch does not store to the allocation.
+/// What judges an access of a warp to an allocation that is tracked.
 #[inline(always)]
 fn begin<'c, 'a, 'm>(
     warp: u32,
     cx: &'c mut Ctx<'m>,
     a: &'a Allocation,
 ) -> Option<(Now, &'a Records, &'c Races<'m>, &'c Shadow)> {
-    if a.tracked.load(Relaxed) != cx.launch {
-        return None;
-    }
     let (races, shadow) = (cx.races.as_mut()?, cx.shared.shadow.as_ref()?);
     let now = races.now(warp, &shadow.clocks)?;
     Some((now, a.records(), races, shadow))
@@ -32,8 +29,8 @@ fn lanes(mask: u32) -> impl Iterator<Item = (usize, u32)> {
     (0..32_usize).zip(0..32_u32).filter(move |(_, lane)| mask >> lane & 1 == 1)
 }
 
-/// Judges and records a load.
-#[inline(always)]
+/// Judges and records a load. Not part of what executes loads, most of which go elsewhere.
+#[inline(never)]
 pub(crate) fn load(
     w: &Warp,
     cx: &mut Ctx<'_>,
@@ -80,7 +77,7 @@ fn each_lane<R>(run: &[R], words: usize) -> impl Iterator<Item = (&R, u32)> {
 }
 
 /// Stores, and judges and records what was stored. The data comes first: who sees a record sees the data too.
-#[inline(always)]
+#[inline(never)]
 pub(crate) fn store(
     w: &Warp,
     cx: &mut Ctx<'_>,
