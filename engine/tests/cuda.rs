@@ -61,7 +61,8 @@ fn codes_as_inputs_without_their_instructions() {
     check(3, simulator::open_sm80().expect("built beside this test"));
 }
 
-/// With sums of the matrix instruction as inexact as hardware's may be, logits are still near the CPU's.
+/// With sums of every matrix instruction, of 16-bit inputs and of 8-bit ones, as inexact as hardware's may be, logits are
+/// still near the CPU's.
 #[test]
 fn inexact_instructions_are_within_the_tolerance() {
     for gpu in [simulator::open(), simulator::open_sm80()] {

@@ -1,5 +1,5 @@
-//! The whole table of cases in every mode of the simulated device: without checks, with warps in any order, and with
-//! instructions as inexact as hardware's may be. The tests of each op have it with all checks, on both targets.
+//! The whole table of cases in every mode of the simulated device: without checks, with blocks and warps in any order, and
+//! with sums of the matrix instructions as inexact as hardware's may be. The tests of each op have it with all checks, on both targets.
 
 use ptx::conformance::OPS;
 use ptx::cuda::Gpu;
@@ -54,11 +54,24 @@ fn without_checks_on_8_0() {
 }
 
 #[test]
-fn with_warps_in_any_order() {
+fn with_blocks_and_warps_in_any_order() {
     same_bits(&simulator::open().expect("built beside this test"), Mode::Perturbed(11), false);
+}
+
+/// Every case holds, and what the matrix instructions sum has other bits than when they sum as exactly as they can.
+fn inexact(gpu: &Gpu, sm80: bool) {
+    for (op, digest) in every_op(gpu, Mode::Pessimistic) {
+        let sums = ["linear", "attention"].contains(&op);
+        assert_eq!(bits::committed(op, sm80) != Some(digest), sums, "{op}: {digest:016x}");
+    }
 }
 
 #[test]
 fn with_inexact_instructions() {
-    every_op(&simulator::open().expect("built beside this test"), Mode::Pessimistic);
+    inexact(&simulator::open().expect("built beside this test"), false);
+}
+
+#[test]
+fn with_inexact_instructions_on_8_0() {
+    inexact(&simulator::open_sm80().expect("built beside this test"), true);
 }

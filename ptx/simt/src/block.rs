@@ -5,6 +5,7 @@ use crate::device::{Job, Launch};
 use crate::exec::Step;
 use crate::fault::{Fault, FaultKind, Report};
 use crate::program::{NEGATED, Program, UNGUARDED};
+use crate::races::Races;
 use crate::shared::Shared;
 use crate::state::{Ctx, Random, Waiting, Warp, Wides, Words};
 use crate::types::Special;
@@ -45,6 +46,7 @@ impl<'a> Worker<'a> {
                 memory: job.memory,
                 params: job.params,
                 shared: Shared::new(shared_bytes, count as usize, sites, job.checks),
+                races: job.checks.then(|| Races::new(job.ledger, count as usize, job.launch.grid, program.fences)),
                 launch: job.number,
                 checks: job.checks,
                 counts: job.counts,
@@ -72,6 +74,9 @@ impl<'a> Worker<'a> {
         self.cx.random = Random::new(self.seed ^ number.wrapping_mul(0xd134_2543_de82_ef95));
         self.cx.parity = number % 2 == 1;
         self.cx.shared.restart();
+        if let Some(races) = &mut self.cx.races {
+            races.restart(number);
+        }
         for warp in &mut self.warps {
             warp.restart();
             for &(slot, special) in &self.cx.program.specials {
@@ -127,7 +132,10 @@ impl<'a> Worker<'a> {
             }
             opened = true;
             if let Some(shadow) = &mut self.cx.shared.shadow {
-                if all { shadow.block_barrier() } else { shadow.warps_barrier(&here) }
+                if all { shadow.block_barrier() } else { shadow.clocks.warps_barrier(&here) }
+            }
+            if let Some(races) = self.cx.races.as_mut().filter(|_| all) {
+                races.block_barrier();
             }
             for i in here {
                 self.warps[i].waiting = None;

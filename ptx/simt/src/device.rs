@@ -9,7 +9,10 @@ use crate::counters::{AllocationTraffic, Stats, Tally};
 use crate::fault::{Fault, FaultKind};
 use crate::memory::{Memory, MemoryError};
 use crate::module::Entry;
+use crate::order::Order;
 use crate::program::Program;
+use crate::races::Ledger;
+use crate::stores;
 
 /// Bytes of shared memory of a block without an opt-in.
 const SHARED_DEFAULT: usize = 48 << 10;
@@ -23,9 +26,11 @@ pub enum Mode {
     Fast,
     /// Every check and every counter.
     Checked,
-    /// Checked, with the order of warps, which side of a branch runs first and where lanes meet again drawn from a seed.
+    /// Checked, with the order of blocks and of warps, which side of a branch runs first and where lanes meet again drawn
+    /// from a seed.
     Perturbed(u64),
-    /// Checked, with the error that PTX permits of `.approx` functions, and with 13 bits of mantissa in sums of 8-bit floats.
+    /// Checked, with the error that PTX permits of `.approx` functions, and with every addend of a matrix instruction and
+    /// its result cut off below 24 bits, or 13 for 8-bit inputs, of the largest addend.
     Pessimistic,
 }
 
@@ -67,6 +72,8 @@ pub struct Device {
     /// By module: where its variables lie.
     images: HashMap<u64, u64>,
     launches: u32,
+    /// The first moment of the next launch's accesses.
+    moments: u32,
     /// By kernel, module and name: dynamic shared memory that was opted in to.
     opt_in: HashMap<(u64, String), u32>,
 }
@@ -81,6 +88,7 @@ pub(crate) struct Job<'a> {
     pub(crate) image: u64,
     pub(crate) number: u32,
     pub(crate) checks: bool,
+    pub(crate) ledger: &'a Ledger,
     pub(crate) counts: bool,
     pub(crate) pessimistic: bool,
     pub(crate) seed: Option<u64>,
@@ -99,7 +107,7 @@ impl Device {
     pub fn new(config: Config) -> Device {
         let fast = config.mode == Mode::Fast;
         let memory = Memory::new(config.memory_bytes, !fast, !fast);
-        Device { config, memory, images: HashMap::new(), launches: 0, opt_in: HashMap::new() }
+        Device { config, memory, images: HashMap::new(), launches: 0, moments: Ledger::START, opt_in: HashMap::new() }
     }
 
     /// What it was made of.
@@ -232,9 +240,9 @@ impl Device {
 
     /// Runs a kernel to its end. `params` is the parameter buffer, laid out as [`Entry::params`] says.
     ///
-    /// Blocks run in the order of their numbers, x fastest, or share the device's threads; results and counts are the same
-    /// either way. A fault is that of the lowest block that has one: at any number of threads the same one, unless it
-    /// depends on what another block of the launch wrote.
+    /// Blocks run in the order of their numbers, x fastest, in [`Mode::Perturbed`] in one drawn from the seed, or share the
+    /// device's threads; results and counts are the same either way. A fault is that of the first block in that order that
+    /// has one: at any number of threads the same one, unless it depends on what another block of the launch did.
     pub fn launch(&mut self, entry: &Entry, launch: Launch, params: &[u8]) -> Result<Stats, Fault> {
         self.check_launch(entry, launch, params)?;
         let image = self.image(entry)?;
@@ -249,6 +257,10 @@ impl Device {
             })
             .collect();
         let fast = self.config.mode == Mode::Fast;
+        if !fast {
+            self.track(&entry.program, &words, image);
+        }
+        let ledger = Ledger::new(self.moments);
         let job = Job {
             program: &entry.program,
             memory: &self.memory,
@@ -257,6 +269,7 @@ impl Device {
             image,
             number: self.launches,
             checks: !fast,
+            ledger: &ledger,
             counts: !fast,
             pessimistic: self.config.mode == Mode::Pessimistic,
             seed: match self.config.mode {
@@ -264,8 +277,35 @@ impl Device {
                 _ => None,
             },
         };
-        let tally = run(&job, self.config.threads)?;
+        let ran = run(&job, self.config.threads);
+        self.moments = ledger.end().unwrap_or_else(|| {
+            self.memory.forget_races();
+            Ledger::START
+        });
+        let tally = ran?;
         Ok(if fast { Stats::default() } else { self.stats(&entry.program, &tally) })
+    }
+
+    /// Begins to record accesses of what the launch may store to.
+    fn track(&self, program: &Program, params: &[u32], image: u64) {
+        let param = |i: usize| {
+            let word = |i: usize| u64::from(params.get(i).copied().unwrap_or(0));
+            word(2 * i) | word(2 * i + 1) << 32
+        };
+        let count = params.len().div_ceil(2);
+        for &origin in &program.stores {
+            let of = |i: &usize| origin & stores::ANY != 0 || (*i < stores::PARAMETERS && origin >> i & 1 == 1);
+            let known = (0..count).filter(of);
+            let variables = (origin & stores::VARIABLES != 0).then_some(image);
+            let mut found = false;
+            for at in known.map(param).chain(variables).filter_map(|address| self.memory.find(address)) {
+                self.memory.live[at].track(self.launches);
+                found = true;
+            }
+            if !found && origin & stores::LOADED != 0 {
+                self.memory.live.iter().for_each(|a| a.track(self.launches));
+            }
+        }
     }
 
     /// Puts the module's variables into memory, once.
@@ -324,15 +364,16 @@ fn refuse(entry: &Entry, kind: FaultKind, detail: String) -> Fault {
 /// Runs all blocks, on this thread or on several.
 fn run(job: &Job<'_>, threads: usize) -> Result<Tally, Fault> {
     let blocks: u64 = job.launch.grid.iter().map(|&n| u64::from(n)).product();
+    let order = Order::new(blocks, job.seed, job.number);
     let workers = u64::try_from(threads.max(1)).unwrap_or(u64::MAX).min(blocks);
     if workers == 1 {
         let mut worker = Worker::new(job);
-        for block in 0..blocks {
-            worker.run(block)?;
+        for turn in 0..blocks {
+            worker.run(order.block(turn))?;
         }
         return Ok(worker.cx.tally);
     }
-    // Blocks are taken in order, so all below one that failed have been taken and run to their end.
+    // Turns are taken in order, so all before one that failed have been taken and run to their end.
     let next = AtomicU64::new(0);
     let first_bad = Mutex::new((u64::MAX, None));
     let total = Mutex::new(None::<Tally>);
@@ -341,14 +382,14 @@ fn run(job: &Job<'_>, threads: usize) -> Result<Tally, Fault> {
             scope.spawn(|| {
                 let mut worker = Worker::new(job);
                 loop {
-                    let block = next.fetch_add(1, SeqCst);
-                    if block >= blocks || block > lock(&first_bad).0 {
+                    let turn = next.fetch_add(1, SeqCst);
+                    if turn >= blocks || turn > lock(&first_bad).0 {
                         break;
                     }
-                    if let Err(fault) = worker.run(block) {
+                    if let Err(fault) = worker.run(order.block(turn)) {
                         let mut bad = lock(&first_bad);
-                        if block < bad.0 {
-                            *bad = (block, Some(fault));
+                        if turn < bad.0 {
+                            *bad = (turn, Some(fault));
                         }
                         break;
                     }

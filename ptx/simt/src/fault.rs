@@ -57,7 +57,7 @@ impl FaultKind {
     }
 }
 
-/// The first fault of a launch: that of the lowest block, and in it the first in execution order.
+/// The first fault of a launch: that of the first block in the order of blocks, and in it the first in execution order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// What kind.

@@ -9,6 +9,7 @@
 
 mod block;
 mod cfg;
+mod clocks;
 mod counters;
 mod decode;
 mod device;
@@ -20,11 +21,14 @@ mod liveness;
 mod lower;
 mod memory;
 mod module;
+mod order;
 mod parse;
 mod program;
+mod races;
 mod shadow;
 mod shared;
 mod state;
+mod stores;
 mod types;
 
 pub use counters::{ALL_CLASSES, AllocationTraffic, CLASSES, Class, Issued, Stats, Traffic};

@@ -2,11 +2,13 @@
 //!
 //! Data is kept in atomic words, so that blocks may run on several threads without undefined behaviour even where a kernel
 //! races; plain relaxed loads and stores of words cost nothing extra. The shadow holds, for each word, which of its bytes
-//! were written, and during which launch last.
+//! were written, and during which launch last. Records of who writes and reads lie beside what launches store to:
+//! [`crate::races`].
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Mutex, OnceLock};
 
+use crate::races::Records;
 use crate::types::GLOBAL_BASE;
 
 /// Allocations begin at multiples of this, as on hardware.
@@ -78,12 +80,29 @@ pub(crate) struct Allocation {
     fresh: u64,
     /// The last launch that wrote here.
     pub(crate) last_write: AtomicU32,
+    /// The last launch that was known to store here.
+    pub(crate) tracked: AtomicU32,
+    /// Of the launches that store here.
+    records: OnceLock<Records>,
 }
 
 impl Allocation {
     #[inline(always)]
     pub(crate) fn contains(&self, first: u64, end: u64) -> bool {
         first >= self.base && end <= self.base + self.bytes
+    }
+
+    /// From now on accesses of this launch are recorded.
+    #[cold]
+    pub(crate) fn track(&self, launch: u32) {
+        self.records.get_or_init(|| Records::new(self.words.len()));
+        self.tracked.store(launch, Relaxed);
+    }
+
+    /// The records of an allocation that is tracked.
+    #[inline(always)]
+    pub(crate) fn records(&self) -> &Records {
+        self.records.get().expect("made when tracking began")
     }
 
     fn written_by_host(&mut self, offset: u64, len: u64) {
@@ -177,6 +196,8 @@ impl Memory {
             whole: !self.checks,
             fresh: bytes,
             last_write: AtomicU32::new(0),
+            tracked: AtomicU32::new(0),
+            records: OnceLock::new(),
         });
         Ok(base)
     }
@@ -208,6 +229,14 @@ impl Memory {
     /// The allocation that begins at or holds `address`: its address and bytes.
     pub(crate) fn range(&self, address: u64) -> Option<(u64, u64)> {
         self.find(address).map(|at| (self.live[at].base, self.live[at].bytes))
+    }
+
+    /// Nothing is known of the accesses of any launch.
+    pub(crate) fn forget_races(&mut self) {
+        for a in &mut self.live {
+            a.records = OnceLock::new();
+            *a.tracked.get_mut() = 0;
+        }
     }
 
     /// Whether an address lies in memory that was freed.

@@ -10,6 +10,7 @@ use crate::exec::Host;
 use crate::lower;
 use crate::parse::{self, Function, LoadError, Param, Place};
 use crate::program::Program;
+use crate::stores;
 
 /// One PTX text, ready to run.
 #[derive(Debug)]
@@ -91,6 +92,8 @@ fn program(f: &Function, lines: &[&str], host: Host) -> Result<Program, LoadErro
         static_shared: f.shared_bytes,
         dynamic_shared,
         local_bytes: f.local_bytes,
+        stores: stores::origins(&decoded),
+        fences: decoded.fences,
         ..lowered
     })
 }

@@ -3,6 +3,7 @@
 use crate::counters::Class as Counted;
 use crate::exec::ExecFn;
 use crate::parse::Param;
+use crate::stores::Origin;
 use crate::types::Special;
 
 /// A guard of no operation.
@@ -97,6 +98,10 @@ pub(crate) struct Program {
     pub(crate) branches: Vec<Branch>,
     pub(crate) mems: Vec<Mem>,
     pub(crate) blocks: Vec<Block>,
+    /// What the addresses of its stores are made from.
+    pub(crate) stores: Vec<Origin>,
+    /// It has fences, or accesses that acquire or release.
+    pub(crate) fences: bool,
     /// Slots of each register file.
     pub(crate) words: usize,
     pub(crate) wides: usize,

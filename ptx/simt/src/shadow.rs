@@ -1,13 +1,13 @@
 //! What is known of every byte of a block's shared memory: whether it was written, by whom last, and who read it since.
 //!
-//! Two accesses are ordered if a barrier that both threads pass lies between them. Each warp has a clock that ticks at every
-//! barrier it passes; an access is recorded as (clock, thread). An access recorded before the last barrier of the whole
-//! block is ordered with everything: one comparison. Lanes of one warp are ordered only by a barrier as well, be it of the
-//! block or `bar.warp.sync`: that they run in lock-step here is nothing hardware promises.
+//! Two accesses are ordered if a barrier that both threads pass lies between them: [`crate::clocks`]. An access is recorded
+//! as (clock, thread). An access recorded before the last barrier of the whole block is ordered with everything: one
+//! comparison.
 //!
 //! Readers are remembered one by one up to one; more become "several of a warp" or "several", ordered like the latest.
-//! Of barriers for a part of the block the order between warps is kept exactly, but "several" readers of unlike warps are
-//! ordered only by a barrier of the whole block.
+//! "Several" readers of unlike warps are ordered only by a barrier of the whole block.
+
+use crate::clocks::Clocks;
 
 /// Bits of a record below the clock: the atomic mark and the thread.
 const CLOCK: u32 = 12;
@@ -62,15 +62,7 @@ pub(crate) struct Shadow {
     byte_read: Vec<[u32; 4]>,
     /// Words whose records are by byte.
     split: Vec<bool>,
-    /// Records below are ordered with everything.
-    floor: u32,
-    clocks: Vec<u32>,
-    /// By warp and warp: accesses of the second with a smaller clock are ordered before the first.
-    seen: Vec<u32>,
-    /// By warp: the clock after its last barrier of all lanes.
-    full: Vec<u32>,
-    /// By warp: barriers of some lanes since then, with the clock before each.
-    partial: Vec<Vec<(u32, u32)>>,
+    pub(crate) clocks: Clocks,
 }
 
 impl Shadow {
@@ -82,11 +74,7 @@ impl Shadow {
             byte_write: Vec::new(),
             byte_read: Vec::new(),
             split: Vec::new(),
-            floor: 1 << CLOCK,
-            clocks: vec![1; warps],
-            seen: vec![0; warps * warps],
-            full: vec![1; warps],
-            partial: vec![Vec::new(); warps],
+            clocks: Clocks::new(warps),
         }
     }
 
@@ -105,92 +93,32 @@ impl Shadow {
         self.byte_write.clear();
         self.byte_read.clear();
         self.split.clear();
-        self.floor = 1 << CLOCK;
-        self.clocks.fill(1);
-        self.seen.fill(0);
-        self.full.fill(1);
-        self.partial.iter_mut().for_each(Vec::clear);
+        self.clocks.restart();
     }
 
     /// All warps that still run have passed a barrier.
     pub(crate) fn block_barrier(&mut self) {
-        let clock = self.clocks.iter().max().copied().unwrap_or(0) + 1;
-        if clock >= (1 << (32 - CLOCK)) - 1 {
+        if !self.clocks.block_barrier((1 << (32 - CLOCK)) - 1) {
             // All earlier accesses are ordered: forgetting them loses nothing.
             self.clear_records();
-            return;
         }
-        self.floor = clock << CLOCK;
-        self.clocks.fill(clock);
-        self.full.fill(clock);
-        self.partial.iter_mut().for_each(Vec::clear);
-    }
-
-    /// Some warps have passed a barrier together.
-    pub(crate) fn warps_barrier(&mut self, warps: &[usize]) {
-        let count = self.clocks.len();
-        let mut joined = vec![0; count];
-        for &w in warps {
-            for (v, joined) in joined.iter_mut().enumerate() {
-                *joined = self.seen[w * count + v].max(*joined);
-            }
-        }
-        for &w in warps {
-            joined[w] = self.clocks[w] + 1;
-        }
-        for &w in warps {
-            self.seen[w * count..][..count].copy_from_slice(&joined);
-            self.clocks[w] += 1;
-            self.full[w] = self.clocks[w];
-            self.partial[w].clear();
-        }
-    }
-
-    /// Lanes of a warp have passed `bar.warp.sync`; `all` of those that still run.
-    pub(crate) fn warp_barrier(&mut self, warp: usize, lanes: u32, all: bool) {
-        if all {
-            self.full[warp] = self.clocks[warp] + 1;
-            self.partial[warp].clear();
-        } else {
-            self.partial[warp].push((self.clocks[warp], lanes));
-        }
-        self.clocks[warp] += 1;
     }
 
     /// Whether an access recorded as `record` is ordered before what `thread` does now.
     fn ordered(&self, record: u32, me: Actor) -> bool {
-        if record < self.floor {
-            return true;
-        }
         let (clock, who) = (record >> CLOCK, record & WHO);
-        if who == me.thread || (record & ATOMIC != 0 && me.atomic) {
+        if clock < self.clocks.floor() || who == me.thread || (record & ATOMIC != 0 && me.atomic) {
             return true;
         }
         if who == MANY {
             return false;
         }
-        let mine = (me.thread / 32) as usize;
-        let theirs = if who >= WARP { who - WARP } else { who / 32 } as usize;
-        if theirs != mine {
-            return self.seen[mine * self.clocks.len() + theirs] > clock;
-        }
-        if clock < self.full[mine] {
-            return true;
-        }
-        if who >= WARP {
-            return false;
-        }
-        let (mut reached, target) = (1_u32 << (who % 32), 1_u32 << (me.thread % 32));
-        for &(before, lanes) in &self.partial[mine] {
-            if before >= clock && lanes & reached != 0 {
-                reached |= lanes;
-            }
-        }
-        reached & target != 0
+        let (warp, lane) = if who >= WARP { (who - WARP, None) } else { (who / 32, Some(who % 32)) };
+        self.clocks.ordered(clock, warp, lane, me.thread)
     }
 
     fn record(&self, me: Actor) -> u32 {
-        let clock = self.clocks[(me.thread / 32) as usize];
+        let clock = self.clocks.of(me.thread / 32);
         clock << CLOCK | if me.atomic { ATOMIC } else { 0 } | me.thread
     }
 
@@ -233,8 +161,13 @@ impl Shadow {
 
     /// What the fast paths of a warp compare with.
     pub(crate) fn now(&self, warp: u32) -> Now {
-        let clock = self.clocks[warp as usize] << CLOCK;
-        Now { floor: self.floor, first: clock | (warp * 32), warp: clock | (WARP + warp), many: clock | MANY }
+        let clock = self.clocks.of(warp) << CLOCK;
+        Now {
+            floor: self.clocks.floor() << CLOCK,
+            first: clock | (warp * 32),
+            warp: clock | (WARP + warp),
+            many: clock | MANY,
+        }
     }
 
     /// A read of `LANES` lanes, N whole words each, one after the other, where one look at each shows that it is in order.

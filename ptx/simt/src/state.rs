@@ -5,6 +5,7 @@ use crate::exec::Step;
 use crate::fault::{FaultKind, Report};
 use crate::memory::Memory;
 use crate::program::{NOWHERE, Program};
+use crate::races::Races;
 use crate::shared::Shared;
 
 /// A 32-bit register of a warp.
@@ -126,6 +127,8 @@ pub(crate) struct Ctx<'a> {
     /// The parameter buffer, as words.
     pub(crate) params: &'a [u32],
     pub(crate) shared: Shared,
+    /// Who accesses global memory when; with checks only.
+    pub(crate) races: Option<Races<'a>>,
     /// Number of this launch on its device, from 1.
     pub(crate) launch: u32,
     pub(crate) checks: bool,
@@ -161,12 +164,17 @@ impl Random {
 
     /// A number below `n`.
     pub(crate) fn below(&mut self, n: u32) -> u32 {
+        crate::exec::low_word(self.wide()) % n
+    }
+
+    /// Any number of 64 bits.
+    pub(crate) fn wide(&mut self) -> u64 {
         // splitmix64
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        crate::exec::low_word(z ^ z >> 31) % n
+        z ^ z >> 31
     }
 }
 

@@ -211,3 +211,41 @@ fn a_product_of_fragments_is_the_chain_of_multiply_adds() {
     }
     assert_eq!(stats.mma_flops, 4 * 6 * 4 * 2 * 16 * 8 * 16);
 }
+
+#[test]
+fn perturbed_blocks_run_in_an_order_drawn_from_the_seed() {
+    // Each block takes a ticket: which one tells its turn.
+    let text = ".version 8.4\n.target sm_89\n.address_size 64\n.visible .entry turns(.param .u64 out)\n{\n\
+                .reg .b32 %r<4>;\n.reg .b64 %rd<4>;\nld.param.u64 %rd0, [out];\nmov.u32 %r0, %ctaid.x;\n\
+                atom.global.add.u32 %r1, [%rd0], 1;\nmul.wide.u32 %rd1, %r0, 4;\nadd.s64 %rd1, %rd0, %rd1;\n\
+                st.global.u32 [%rd1+4], %r1;\nret;\n}\n";
+    let module = Module::load(text).unwrap();
+    let turns = |mode, launches: usize| {
+        let mut device = Device::new(Config { mode, ..Config::default() });
+        let out = device.alloc(48).unwrap();
+        let launch = Launch { grid: [11, 1, 1], block: [1, 1, 1], shared_bytes: 0 };
+        for _ in 0..launches {
+            device.fill(out, &[0], 48).unwrap();
+            device.launch(module.entry("turns").unwrap(), launch, &out.to_le_bytes()).unwrap();
+        }
+        let mut turns = vec![0; 48];
+        device.read(out, &mut turns).unwrap();
+        turns[4..].chunks(4).map(|c| u32::from_le_bytes(c.try_into().unwrap())).collect::<Vec<_>>()
+    };
+    let in_order: Vec<u32> = (0..11).collect();
+    for mode in [Mode::Fast, Mode::Checked, Mode::Pessimistic] {
+        assert_eq!(turns(mode, 1), in_order, "{mode:?}");
+    }
+    let mut orders = Vec::new();
+    for seed in 0..8 {
+        let order = turns(Mode::Perturbed(seed), 1);
+        assert_eq!(order, turns(Mode::Perturbed(seed), 1), "one seed, one order");
+        let mut sorted = order.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, in_order, "every block runs once");
+        orders.extend([order, turns(Mode::Perturbed(seed), 2)]);
+    }
+    orders.sort_unstable();
+    orders.dedup();
+    assert!(orders.len() > 12, "{} orders of 16 launches", orders.len());
+}

@@ -16,9 +16,11 @@ pub enum Mode {
     Fast,
     /// All checks: uninitialised reads, races, barriers.
     Checked,
-    /// All checks, warps in an order drawn from a seed: bits must not depend on it.
+    /// All checks, blocks and warps in an order drawn from a seed: bits must not depend on it.
     Perturbed(u64),
-    /// All checks, and approximate instructions and matrix sums as wrong as the hardware may be.
+    /// All checks, and approximate instructions and matrix sums as wrong as the hardware may be: products and accumulator
+    /// of a matrix instruction are aligned to the largest of them and each, like the result, is cut off below 24 bits of it
+    /// for 16-bit inputs, below 13 for 8-bit ones.
     Pessimistic,
 }
 

@@ -64,6 +64,8 @@ pub(crate) struct Decoded {
     pub(crate) regs: Vec<Class>,
     /// By statement: its first instruction.
     pub(crate) starts: Vec<usize>,
+    /// There are fences, or accesses that acquire or release.
+    pub(crate) fences: bool,
 }
 
 type Result<T, E = String> = std::result::Result<T, E>;
@@ -108,11 +110,15 @@ pub(crate) fn decode(f: &Function, dynamic_shared: usize, lines: &[&str]) -> std
         })?;
     }
     starts.push(d.insts.len());
+    let fences = f.body.iter().any(|s| {
+        let orders = |part| matches!(part, "membar" | "fence" | "acquire" | "release" | "acq_rel");
+        s.opcode.split('.').any(orders)
+    });
     // Running past the last statement ends a thread.
     d.guard = None;
     d.first = false;
     d.push(exec::EXIT, Counted::Control, vec![], vec![], Extra::Exit);
-    Ok(Decoded { insts: d.insts, regs: d.regs, starts })
+    Ok(Decoded { insts: d.insts, regs: d.regs, starts, fences })
 }
 
 impl Decoder<'_> {

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use crate::exec::global::{count, locate, mark_atomic};
 use crate::exec::memory::{Shape, addresses, lanes_within, misaligned, misaligned_fault, offsets, word};
 use crate::exec::shared::{count_shared, shared_bounds, shared_fault};
+use crate::exec::tracked;
 use crate::exec::value::low_word;
 use crate::exec::{Exec, Step, exec};
 use crate::fault::FaultKind;
@@ -173,6 +174,11 @@ fn global(
     if !mark_atomic(cx, a, offset, low_word(size)) {
         let detail = format!("an atomic {offset} bytes into the allocation {:#x}, where nothing was written", a.base);
         return Err(cx.fault(FaultKind::Uninitialized, lane, Some(addr[lane]), detail));
+    }
+    if cx.checks
+        && let Err(found) = tracked::atomic(w, cx, a, lane, offset, low_word(size))
+    {
+        return Err(tracked::conflict_fault(cx, a, addr[lane], found));
     }
     let start = word(offset);
     if m.width == 4 {

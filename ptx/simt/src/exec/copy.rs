@@ -9,6 +9,7 @@ use crate::counters::Class;
 use crate::exec::global::{count, locate};
 use crate::exec::memory::{Shape, addresses, lanes_within, misaligned, misaligned_fault, offsets, word};
 use crate::exec::shared::{count_shared, shared_bounds, shared_fault};
+use crate::exec::tracked;
 use crate::exec::value::low_word;
 use crate::exec::{Exec, Row, Step, exec};
 use crate::fault::FaultKind;
@@ -113,6 +114,12 @@ fn fetch(
                     let place = format!("{} bytes into the allocation {:#x}", source[i] - a.base, a.base);
                     let detail = format!("cp.async from {place}, where nothing was written");
                     return Err(cx.fault(FaultKind::Uninitialized, i, Some(source[i]), detail));
+                }
+                if cx.checks
+                    && a.tracked.load(Relaxed) == cx.launch
+                    && let Err(found) = tracked::copied(w, cx, a, i, word, bits)
+                {
+                    return Err(tracked::conflict_fault(cx, a, source[i], found));
                 }
                 data[i][j as usize] = a.words[word].load(Relaxed) & ones;
             }

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use crate::counters::Traffic;
 use crate::exec::Step;
 use crate::exec::memory::{Shape, lane_words, lanes_within, load_from, offsets, shape, size_of, store_words, word};
+use crate::exec::tracked;
 use crate::fault::FaultKind;
 use crate::memory::Allocation;
 use crate::program::Mem;
@@ -98,6 +99,13 @@ fn global_in<const STORES: bool>(
     {
         return shadow_fault(cx, a, kind, lane, addr[lane]);
     }
+    if cx.checks
+        && !STORES
+        && a.tracked.load(Relaxed) == cx.launch
+        && let Err(found) = tracked::load(w, cx, a, m, &offset, mask, shape)
+    {
+        return tracked::conflict_fault(cx, a, addr[found.0], found);
+    }
     if cx.counts {
         count(cx, a, at, usize::from(STORES), &offset, mask, size, shape);
     }
@@ -106,6 +114,10 @@ fn global_in<const STORES: bool>(
     if STORES {
         if cx.checks {
             mark_store(a, m, &offset, mask, shape, cx.launch);
+            return match tracked::store(w, cx, a, m, args, &offset, mask, shape) {
+                Ok(()) => Step::Next,
+                Err(found) => tracked::conflict_fault(cx, a, addr[found.0], found),
+            };
         }
         store_words(w, m, args, &offset, mask, |word, value, bytes| {
             if bytes == u32::MAX {
@@ -162,9 +174,7 @@ fn check_load(
 #[inline(always)]
 fn mark_store(a: &Allocation, m: &Mem, offset: &[u32; 32], mask: u32, shape: Shape, launch: u32) {
     let size = size_of(m);
-    if a.last_write.load(Relaxed) != launch {
-        a.last_write.store(launch, Relaxed);
-    }
+    note_store(a, launch);
     if shape == Shape::Contiguous && size >= 4 {
         let start = word(offset[0]);
         a.shadow[start..start + word(32 * size)].iter().for_each(|s| s.store(launch << 4 | 15, Relaxed));
@@ -174,6 +184,15 @@ fn mark_store(a: &Allocation, m: &Mem, offset: &[u32; 32], mask: u32, shape: Sha
         for (word, bits) in lane_words(offset[i], size) {
             mark_word(a, word, bits, launch);
         }
+    }
+}
+
+/// The launch stores to the allocation, foreseen or not.
+#[inline(always)]
+fn note_store(a: &Allocation, launch: u32) {
+    if a.last_write.load(Relaxed) != launch {
+        a.track(launch);
+        a.last_write.store(launch, Relaxed);
     }
 }
 
@@ -191,7 +210,7 @@ pub(crate) fn mark_atomic(cx: &Ctx<'_>, a: &Allocation, offset: u32, size: u32) 
     if !cx.checks {
         return true;
     }
-    a.last_write.store(cx.launch, Relaxed);
+    note_store(a, cx.launch);
     let mut known = true;
     for (word, bits) in lane_words(offset, size) {
         known &= a.shadow[word].load(Relaxed) & bits == bits;

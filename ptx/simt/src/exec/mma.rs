@@ -1,11 +1,12 @@
 //! `mma.sync`: fragments to matrices and back.
 //!
 //! Each result is a chain of f32 fused multiply-adds in ascending k that begins with c. That is one order among those
-//! PTX permits; hardware aligns and truncates instead, so results there differ within a bound that depends on k. In
-//! pessimistic mode the chain of 8-bit floats keeps only 13 bits of mantissa after each step, towards zero.
+//! PTX permits; hardware aligns and truncates instead, so results there differ within a bound that depends on k.
+//! Pessimistic mode does as such hardware may: see [`crate::exec::truncating`].
 
 use crate::counters::Class;
 use crate::exec::formats::{canonical, e4m3_to_f32, e5m2_to_f32, f16_to_f32};
+use crate::exec::truncating::truncate;
 use crate::exec::value::{low_byte, low_half, put_words};
 use crate::exec::{Exec, Row, Step};
 use crate::fault::FaultKind;
@@ -67,10 +68,10 @@ pub(crate) fn whole_warp(w: &Warp, cx: &mut Ctx<'_>) -> Result<(), Step> {
 }
 
 /// The operands of a product, in the order of the chain: columns of a, rows of b, rows of c.
-struct Product<const K: usize> {
-    a: [[f32; 16]; K],
-    b: [[f32; 8]; K],
-    c: [[f32; 8]; 16],
+pub(crate) struct Product<const K: usize> {
+    pub(crate) a: [[f32; 16]; K],
+    pub(crate) b: [[f32; 8]; K],
+    pub(crate) c: [[f32; 8]; 16],
 }
 
 /// `d[16,8] = a[16,K] b[K,8] + c[16,8]`, P elements a register. With g = lane / 4 and t = lane % 4, and chunks of 4 P along
@@ -113,8 +114,17 @@ fn mma<const K: usize, const P: usize, A: Unpack, B: Unpack>(
             p.c[lane / 4 + 8 * (i / 2)][2 * (lane % 4) + i % 2] = f32::from_bits(bits);
         }
     }
-    if P == 4 && cx.pessimistic {
-        truncating(&mut p);
+    if cx.pessimistic {
+        // 24 bits of sums of 16-bit inputs, 13 of those of 8-bit inputs.
+        let kept = if P == 4 { 13 } else { 24 };
+        let truncated = truncate(&p, kept);
+        chain(&mut p);
+        for (sum, truncated) in p.c.as_flattened_mut().iter_mut().zip(truncated.as_flattened()) {
+            // What is not finite, or becomes so on the way, is no matter of precision.
+            if sum.is_finite() {
+                *sum = *truncated;
+            }
+        }
     } else {
         chain(&mut p);
     }
@@ -154,17 +164,6 @@ fn chain_avx2<const K: usize>(p: &mut Product<K>) {
         }
         for (row, sum) in sums.into_iter().enumerate() {
             p.c[8 * half + row] = bytemuck::cast(sum);
-        }
-    }
-}
-
-fn truncating<const K: usize>(p: &mut Product<K>) {
-    for (a, b) in p.a.iter().zip(&p.b) {
-        for (a, c) in a.iter().zip(&mut p.c) {
-            for (b, c) in b.iter().zip(c) {
-                let sum = a.mul_add(*b, *c);
-                *c = if sum.is_finite() { f32::from_bits(sum.to_bits() & !0x3ff) } else { sum };
-            }
         }
     }
 }

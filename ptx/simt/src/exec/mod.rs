@@ -16,6 +16,8 @@ mod matrix;
 mod memory;
 mod mma;
 mod shared;
+mod tracked;
+mod truncating;
 mod value;
 mod warp;
 

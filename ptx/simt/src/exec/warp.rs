@@ -19,7 +19,7 @@ pub(crate) const BAR_WARP: Exec = exec!(|w, cx, op| {
         let mut left = w.mask;
         while left != 0 {
             let group = members[crate::state::first_lane(left)] & w.mask;
-            shadow.warp_barrier(w.index as usize, group, group == w.lanes & !w.exited);
+            shadow.clocks.warp_barrier(w.index as usize, group, group == w.lanes & !w.exited);
             left &= !group;
         }
     }

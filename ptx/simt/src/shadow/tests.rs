@@ -27,11 +27,11 @@ fn a_barrier_of_the_block_orders_everything() {
 fn a_warp_barrier_orders_its_lanes_only() {
     let mut s = Shadow::new(4, 2);
     s.write(0, 15, actor(0), false).unwrap();
-    s.warp_barrier(0, u32::MAX, true);
+    s.clocks.warp_barrier(0, u32::MAX, true);
     s.read(0, 15, actor(1)).unwrap();
     s.read(0, 15, actor(2)).unwrap();
     assert_eq!(s.read(0, 15, actor(33)), Err(Problem::Write(Some(0))));
-    s.warp_barrier(0, u32::MAX, true);
+    s.clocks.warp_barrier(0, u32::MAX, true);
     s.write(0, 15, actor(3), false).unwrap();
 }
 
@@ -39,10 +39,10 @@ fn a_warp_barrier_orders_its_lanes_only() {
 fn barriers_of_some_lanes_chain() {
     let mut s = Shadow::new(4, 1);
     s.write(0, 15, actor(0), false).unwrap();
-    s.warp_barrier(0, 0b011, false);
+    s.clocks.warp_barrier(0, 0b011, false);
     s.read(0, 15, actor(1)).unwrap();
     assert_eq!(s.read(0, 15, actor(2)), Err(Problem::Write(Some(0))));
-    s.warp_barrier(0, 0b110, false);
+    s.clocks.warp_barrier(0, 0b110, false);
     s.read(0, 15, actor(2)).unwrap();
 }
 
@@ -50,10 +50,10 @@ fn barriers_of_some_lanes_chain() {
 fn a_barrier_of_some_warps_orders_them_only() {
     let mut s = Shadow::new(4, 3);
     s.write(0, 15, actor(0), false).unwrap();
-    s.warps_barrier(&[0, 1]);
+    s.clocks.warps_barrier(&[0, 1]);
     s.read(0, 15, actor(32)).unwrap();
     assert_eq!(s.read(0, 15, actor(64)), Err(Problem::Write(Some(0))));
-    s.warps_barrier(&[1, 2]);
+    s.clocks.warps_barrier(&[1, 2]);
     s.read(0, 15, actor(64)).unwrap();
 }
 

@@ -340,13 +340,15 @@ impl<'a> Body<'a> {
         want
     }
 
+    /// What all threads wrote in one mode.
+    pub fn run_in(&self, mode: Mode) -> Vec<u32> {
+        self.attempt(mode).unwrap_or_else(|fault| panic!("{mode:?}: {fault}\n{}", self.text))
+    }
+
     /// What all threads wrote in each mode and under each schedule, for what may depend on the order of threads.
     pub fn run_each(&self) -> Vec<Vec<u32>> {
         let modes = [Mode::Checked, Mode::Fast, Mode::Perturbed(1), Mode::Perturbed(2)];
-        modes
-            .into_iter()
-            .map(|mode| self.attempt(mode).unwrap_or_else(|fault| panic!("{fault}\n{}", self.text)))
-            .collect()
+        modes.into_iter().map(|mode| self.run_in(mode)).collect()
     }
 
     /// What all threads wrote, as one row for each thread.

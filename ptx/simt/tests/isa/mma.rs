@@ -4,7 +4,10 @@
 //! 2 t + i % 2, plus 8 from i = 4 on; b0..b3 in row 2 t + i % 2, plus 8 from i = 2 on, and column g. m16n8k32: a0..a15 in
 //! row g where i / 4 is even, else g + 8, and in column 4 t + i % 4, plus 16 from i = 8 on; b0..b7 in row 4 t + i % 4,
 //! plus 16 from i = 4 on, and column g. c0..c3 of both lie in row g, from i = 2 on g + 8, and column 2 t + i % 2. Lower
-//! elements lie in lower bits. The order and the rounding of the sums are not specified, so only exact sums are expected.
+//! elements lie in lower bits. The order and the rounding of the sums are not specified, so only exact sums are expected
+//! in all modes; the pessimistic one must lose as much of others as hardware may.
+
+use simt::Mode;
 
 use crate::harness::Body;
 use crate::values::{BF16, E4M3, E5M2, F16, Format, Random};
@@ -270,5 +273,55 @@ fn infinities_and_nans_spread() {
                 assert!(right, "{}, lane {lane}, element {i}: {got}", shape.op);
             }
         }
+    }
+}
+
+/// Runs one instruction on products of 1 x b in column k = 0 and small x small in all others, with c as it is.
+fn one_large_and_many_small(shape: &Shape, mode: Mode, small: [f64; 2], c_value: f32) -> f32 {
+    let code = |x: f64| shape.format.nearest(x, true);
+    let a = |k: usize| if k == 0 { code(1.0) } else { code(small[0]) };
+    let b = |k: usize| if k == 0 { code(1.0) } else { code(small[1]) };
+    let mut input = Vec::new();
+    for lane in 0..32 {
+        input.extend(shape.registers(|i| a(shape.a(lane, i).1), 4));
+        input.extend(shape.registers(|i| b(shape.b(lane, i).0), 2));
+        input.extend([c_value.to_bits(); 2]);
+    }
+    let text = format!(
+        "\tmul.wide.u32 %q1, %t, 32;\n\tadd.s64 %q2, %in, %q1;\n\tld.global.v4.u32 {{%r10, %r11, %r12, %r13}}, [%q2];\n\
+         \tld.global.v4.u32 {{%r14, %r15, %r16, %r17}}, [%q2+16];\n\tmov.b32 %f10, %r16;\n\
+         \t{} {{%f20, %f21, %f22, %f23}}, {{%r10, %r11, %r12, %r13}}, {{%r14, %r15}}, {{%f10, %f10, %f10, %f10}};\n\
+         \tst.global.v4.f32 [%out], {{%f20, %f21, %f22, %f23}};\n",
+        shape.op
+    );
+    let out = Body::new(&text, &input, 4).run_in(mode);
+    assert!(out.iter().all(|&bits| bits == out[0]), "{}: all sums are the same", shape.op);
+    f32::from_bits(out[0])
+}
+
+#[test]
+fn inexact_sums_lose_nearly_a_last_place_of_the_largest_addend_each() {
+    // Hardware keeps no fewer than 24 bits of the largest addend of a sum of 16-bit inputs, 13 of one of 8-bit inputs:
+    // K - 1 products just below the last place are lost when they are cut off, and come through when they are not.
+    for shape in &SHAPES {
+        // A value just below 2, times two powers of two whose product is half a last place.
+        let (wide, low, high) = match shape.depth {
+            16 => (1.98, -12, -12),
+            _ => (1.75, -7, -6),
+        };
+        let small = [wide * 2.0_f64.powi(low), 2.0_f64.powi(high)];
+        let exact = |c: f64| 1.0 + c + (shape.depth - 1) as f64 * small[0] * small[1];
+        let checked = one_large_and_many_small(shape, Mode::Checked, small, 0.0);
+        assert!((f64::from(checked) - exact(0.0)).abs() < small[0] * small[1], "{}: {checked}", shape.op);
+        assert_eq!(one_large_and_many_small(shape, Mode::Pessimistic, small, 0.0), 1.0, "{}", shape.op);
+        // The largest may be c, whose last place is then coarser by 2, and c may be among the lost.
+        assert_eq!(one_large_and_many_small(shape, Mode::Pessimistic, small, -2.0), -1.0, "{}", shape.op);
+        let least = (small[0] * small[1]) as f32;
+        assert_eq!(one_large_and_many_small(shape, Mode::Pessimistic, small, least), 1.0, "{}", shape.op);
+        // At the last place itself nothing is lost.
+        let place = [2.0_f64.powi(low + 1), 2.0_f64.powi(high)];
+        let want = 1.0 + (shape.depth - 1) as f64 * place[0] * place[1];
+        let got = one_large_and_many_small(shape, Mode::Pessimistic, place, 0.0);
+        assert_eq!(f64::from(got), want, "{}", shape.op);
     }
 }
