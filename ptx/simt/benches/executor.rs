@@ -1,6 +1,7 @@
 //! How fast the executor runs, on one thread: lane-instructions a second, and for the matrix product floating-point
 //! operations a second, shown by criterion as elements. Aims: 1 G lane-instructions a second in fast mode, 500 M with all
-//! checks and counters, 8 G operations a second of `mma`. None of it says anything of a GPU.
+//! checks and counters, 8 G operations a second of `mma`. `update` is little but loads and stores of what the launch
+//! changes, the dearest there is for the checks. None of it says anything of a GPU.
 
 use std::hint::black_box;
 
@@ -46,6 +47,14 @@ fn loads() -> Vec<Load> {
             launch: launch(16, 32, 0),
             flops: true,
         },
+        Load {
+            kernel: "update",
+            output: 1 << 18,
+            inputs: vec![1 << 18],
+            words: vec![1 << 16],
+            launch: launch(512, 128, 0),
+            flops: false,
+        },
     ]
 }
 
@@ -58,7 +67,9 @@ fn main() {
         let mut work = 0;
         for (name, mode) in [("checked", Mode::Checked), ("fast", Mode::Fast)] {
             let mut device = Device::new(Config { mode, ..Config::default() });
-            let mut params = device.alloc(load.output as u64 * 4).expect("memory").to_le_bytes().to_vec();
+            let output = device.alloc(load.output as u64 * 4).expect("memory");
+            device.fill(output, &[0], load.output as u64 * 4).expect("memory");
+            let mut params = output.to_le_bytes().to_vec();
             for &n in &load.inputs {
                 let at = device.alloc(n as u64 * 4).expect("memory");
                 device.fill(at, &[0x80, 0x3c, 0x10, 0x3d], n as u64 * 4).expect("memory");

@@ -91,3 +91,9 @@ KERNEL multiply(f32x4* __restrict__ out, const u32x4* __restrict__ a, const u32x
     out[base * 4 + j] = r;
   }
 }
+
+// x[i] = x[i] + y[i] in place, 16 bytes a thread: the launch stores to what it loads, so the checks remember who did.
+KERNEL update(f32x4* x, const f32x4* __restrict__ y, u32 count) {
+  u32 i = block_x() * 128 + thread_x();
+  if (i < count) x[i] = x[i] + y[i];
+}

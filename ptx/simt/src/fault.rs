@@ -16,9 +16,10 @@ pub enum FaultKind {
     Uninitialized,
     /// A read or write of a `cp.async` destination before its thread waited for the copy.
     PendingCopy,
-    /// Two threads touched the same bytes, one of them writing, with no barrier between.
+    /// Two threads touched the same bytes, one of them writing, with no barrier between that orders them; none does for
+    /// threads of two blocks.
     Race,
-    /// A read-only load of memory that was written during the same launch.
+    /// A read-only load of memory that is written during the same launch, before or after.
     ReadOnlyWritten,
     /// A barrier that some threads of the warp, or of the block, do not reach.
     DivergentBarrier,

@@ -396,7 +396,7 @@ impl<'a> Races<'a> {
         clocks: &Clocks,
     ) -> Result<(), Conflict> {
         let flags = if me.read_only { READ_ONLY } else { 0 } | if me.atomic { ATOMIC } else { 0 };
-        let new = now.first | me.thread % 32 | flags;
+        let new = now.first | (me.thread % 32) | flags;
         let whole = &records.words[word];
         if bytes == 15 && whole.load(Acquire) != SPLIT {
             return self.read_record(whole, new, me, clocks);

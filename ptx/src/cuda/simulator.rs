@@ -14,7 +14,7 @@ use std::path::PathBuf;
 pub enum Mode {
     /// No checks but those of addresses.
     Fast,
-    /// All checks: uninitialised reads, races, barriers.
+    /// All checks: uninitialised reads, races in shared and in global memory, barriers.
     Checked,
     /// All checks, blocks and warps in an order drawn from a seed: bits must not depend on it.
     Perturbed(u64),

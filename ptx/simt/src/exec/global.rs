@@ -114,7 +114,7 @@ fn global_in<const STORES: bool>(
     if STORES {
         if cx.checks {
             mark_store(a, m, &offset, mask, shape, cx.launch);
-            return match tracked::store(w, cx, a, m, args, &offset, mask, shape) {
+            return match tracked::store(w, cx, a, m, &offset, mask, shape) {
                 Ok(()) => Step::Next,
                 Err(found) => tracked::conflict_fault(cx, a, addr[found.0], found),
             };

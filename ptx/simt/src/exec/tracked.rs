@@ -83,11 +83,12 @@ pub(crate) fn store(
     cx: &mut Ctx<'_>,
     a: &Allocation,
     m: &Mem,
-    args: &[u16],
     offset: &[u32; 32],
     mask: u32,
     shape: Shape,
 ) -> Found {
+    let program = cx.program;
+    let args = &program.args[m.args as usize + 1..][..usize::from(m.count)];
     let put = |word: usize, value: u32, bits: u32| {
         let cell = &a.words[word];
         if bits == u32::MAX {
