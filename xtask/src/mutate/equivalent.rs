@@ -3,6 +3,7 @@
 use super::choice::{Chosen, Text};
 use super::report::flat;
 use super::sites;
+use crate::ptx::text::code;
 use serde::Deserialize;
 
 const LIST: &str = include_str!("equivalent.toml");
@@ -16,6 +17,9 @@ pub struct Equivalent {
     /// The line as it is and as the mutant has it, with single spaces; empty where it is gone.
     pub line: String,
     pub became: String,
+    /// The instruction above it, where the kernel has the line more than once.
+    #[serde(default)]
+    pub below: Option<String>,
     /// Why no result depends on it.
     pub why: String,
 }
@@ -33,18 +37,28 @@ pub fn all() -> Result<Vec<Equivalent>, String> {
 
 impl Equivalent {
     pub fn is(&self, texts: &[Text], chosen: &Chosen) -> bool {
-        texts[chosen.text].op == self.op && self.is_mutant(&chosen.mutant)
+        let text = &texts[chosen.text];
+        text.op == self.op && self.is_mutant(text, &chosen.mutant)
     }
 
-    fn is_mutant(&self, mutant: &sites::Mutant) -> bool {
-        mutant.entry == self.kernel && flat(&mutant.before) == self.line && flat(&mutant.after) == self.became
+    fn is_mutant(&self, text: &Text, mutant: &sites::Mutant) -> bool {
+        let same =
+            mutant.entry == self.kernel && flat(&mutant.before) == self.line && flat(&mutant.after) == self.became;
+        same && self.below.as_deref().is_none_or(|below| instruction_above(&text.ptx, mutant.line) == below)
     }
 
     /// Whether these texts, all of its op, have no such mutant any more: the kernel was compiled anew.
     pub fn is_stale(&self, texts: &[Text]) -> bool {
         let own = || texts.iter().filter(|text| text.op == self.op);
-        own().next().is_some() && !own().any(|text| sites::all(&text.ptx).iter().any(|mutant| self.is_mutant(mutant)))
+        own().next().is_some()
+            && !own().any(|text| sites::all(&text.ptx).iter().any(|mutant| self.is_mutant(text, mutant)))
     }
+}
+
+/// The instruction above a line, numbered from 1.
+fn instruction_above(ptx: &str, line: usize) -> String {
+    let above: Vec<&str> = ptx.lines().take(line - 1).map(code).collect();
+    flat(above.into_iter().rev().find(|text| !text.is_empty()).unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -57,7 +71,8 @@ mod tests {
         for (i, one) in all.iter().enumerate() {
             assert!(one.why.len() > 20 && one.line != one.became, "{one:?}");
             let same = |other: &&Equivalent| {
-                (&other.kernel, &other.line, &other.became) == (&one.kernel, &one.line, &one.became)
+                (&other.kernel, &other.line, &other.became, &other.below)
+                    == (&one.kernel, &one.line, &one.became, &one.below)
             };
             assert_eq!(all[i + 1..].iter().find(same).map(|other| &other.line), None);
         }
@@ -75,10 +90,14 @@ mod tests {
             kernel: "f".into(),
             line: "sub.s32 %r1, %r2, %r3;".into(),
             became: "sub.s32 %r1, %r3, %r2;".into(),
+            below: None,
             why: String::new(),
         };
         assert!(!one.is_stale(&[text("sub.s32 \t%r1, %r2, %r3;")]));
         assert!(one.is_stale(&[text("sub.s32 \t%r1, %r2, %r4;")]));
+        let below = |above: &str| Equivalent { below: Some(above.into()), ..one.clone() };
+        let two = [text("mov.u32 \t%r2, 7;\n\n\t// a comment\n\tsub.s32 \t%r1, %r2, %r3;")];
+        assert!(!below("mov.u32 %r2, 7;").is_stale(&two) && below("mov.u32 %r2, 8;").is_stale(&two));
         assert!(!one.is_stale(&[]), "another op is tried");
     }
 }

@@ -68,12 +68,14 @@ fn check(gpu: &Gpu, heads: usize, shape: KvShape, normed: bool, case: &mut Case<
         .collect();
     for token in 0..TOKENS {
         let row = &mut qkv[token * stride..][..width];
-        match token % 7 {
+        match token % 8 {
             1 => row.fill(0.0),
             2 => row.iter_mut().for_each(|x| *x *= 1e-36),
             3 => row.iter_mut().for_each(|x| *x *= 1e30),
             4 => row.iter_mut().enumerate().for_each(|(i, x)| *x = edges[(i + token) % edges.len()]),
             5 => row.iter_mut().for_each(|x| *x *= 1e-3),
+            // The largest is a power of two times each format's largest: by token the scale is that power and no more.
+            7 => row.iter_mut().enumerate().for_each(|(i, x)| *x = [56.0, -28.0, 7.0][i % 3]),
             6 => row.iter_mut().enumerate().for_each(|(i, x)| *x = borders[(i + i / 64 + token) % borders.len()]),
             _ => {}
         }

@@ -30,6 +30,13 @@ pub(crate) fn conform(gpu: &Gpu, each: &mut dyn FnMut(Outcome)) -> Result<(), Cu
         codes(gpu, &format!("e4m3, [{rows}, {width}]"), width, &x, each)?;
     }
     codes(gpu, "e4m3, as wide as fits registers", 12_288, &normals(3, 2 * 12_288), each)?;
+    // The largest is in another warp's columns in every row, and all else is subnormal or just above it.
+    let mut x = normals(4, 16 * 12_288);
+    for (row, x) in x.chunks_exact_mut(12_288).enumerate() {
+        x.iter_mut().for_each(|x| *x *= 0.01);
+        x[row * 128 % 1024 + 5 + row / 8 * 1024] = -448.0;
+    }
+    codes(gpu, "e4m3, one large value among subnormals", 12_288, &x, each)?;
     codes(gpu, "e4m3, just wider", 12_292, &normals(3, 12_292), each)?;
     codes(gpu, "e4m3, every code, midpoint and neighbour", 8, &edges(), each)
 }
