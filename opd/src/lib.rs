@@ -18,6 +18,7 @@ pub mod learner;
 pub mod loss;
 pub mod master;
 pub mod meter;
+pub mod objective;
 pub mod pretrain;
 pub mod prompts;
 pub mod score_lines;

@@ -1,0 +1,105 @@
+//! A block of rows: from logits to loss, gradient and what is reported, in f64, rows shared among the CPU's threads. Each
+//! row is one task with its own outputs, so bits do not depend on the threads.
+
+use std::sync::Mutex;
+
+use ptx::Cpu;
+
+use super::{Moved, Objective, expected, kl, normalise};
+
+/// The other side of a block: logits `[rows, vocab]` and the sampled ids `[rows]`.
+#[derive(Clone, Copy, Debug)]
+pub struct RowIn<'a> {
+    /// The teacher's logits.
+    pub teacher: &'a [f32],
+    /// The reference's logits, where the target takes one.
+    pub reference: Option<&'a [f32]>,
+    /// The token that follows each row.
+    pub tokens: &'a [u32],
+}
+
+/// What one row gave, in nats.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct RowOut {
+    /// The loss, unweighted.
+    pub loss: f64,
+    /// KL(student || teacher).
+    pub kl_reverse: f64,
+    /// KL(teacher || student).
+    pub kl_forward: f64,
+    /// Entropy of the student.
+    pub entropy: f64,
+    /// What the target did.
+    pub moved: Moved,
+}
+
+/// Losses of a block into `out` `[rows]`; `student` `[rows, vocab]` holds logits before and `weight` times the gradient to
+/// the logits after, 0 beyond `valid`. An error is (row, what is wrong), and `student` then holds neither.
+#[allow(clippy::too_many_arguments)]
+pub fn rows(
+    cpu: &Cpu,
+    objective: Objective,
+    vocab: usize,
+    valid: usize,
+    inv_temp: f32,
+    weight: f32,
+    student: &mut [f32],
+    others: RowIn<'_>,
+    out: &mut Vec<RowOut>,
+) -> Result<(), (usize, String)> {
+    let count = others.tokens.len();
+    assert_eq!((student.len(), others.teacher.len()), (count * vocab, count * vocab), "blocks are [rows, vocab]");
+    out.clear();
+    out.resize(count, RowOut::default());
+    // Nobody waits for these locks: each is taken once, by the task that owns the row.
+    let cells: Vec<_> = student
+        .chunks_exact_mut(vocab)
+        .zip(out.iter_mut())
+        .map(|(student, out)| Mutex::new((student, out, None::<String>)))
+        .collect();
+    cpu.for_each(count, |row| {
+        let mut cell = cells[row].lock().expect("a row is one task's");
+        let (student, out, fault) = &mut *cell;
+        let at = row * vocab..row * vocab + valid;
+        let reference = others.reference.map(|reference| &reference[at.clone()]);
+        let token = others.tokens[row] as usize;
+        match one(objective, inv_temp, weight, &mut student[..valid], &others.teacher[at], reference, token) {
+            Ok(result) => **out = result,
+            Err(what) => *fault = Some(what),
+        }
+        student[valid..].fill(0.0);
+    });
+    let faults = cells.into_iter().enumerate().find_map(|(row, cell)| {
+        let (_, _, fault) = cell.into_inner().expect("no task panicked");
+        fault.map(|what| (row, what))
+    });
+    faults.map_or(Ok(()), Err)
+}
+
+#[allow(clippy::cast_possible_truncation)] // the gradient is rounded to f32 at the end
+fn one(
+    objective: Objective,
+    inv_temp: f32,
+    weight: f32,
+    student: &mut [f32],
+    teacher: &[f32],
+    reference: Option<&[f32]>,
+    token: usize,
+) -> Result<RowOut, String> {
+    let logprobs = |whose: &str, logits: &[f32]| {
+        let mut z: Vec<f64> = logits.iter().map(|&x| f64::from(x * inv_temp)).collect();
+        if normalise(&mut z) { Ok(z) } else { Err(format!("the {whose}'s logits are no distribution")) }
+    };
+    let (lp, lq) = (logprobs("student", student)?, logprobs("teacher", teacher)?);
+    let lref = reference.map(|logits| logprobs("reference", logits)).transpose()?;
+    let (mut lt, mut g) = (Vec::with_capacity(lp.len()), vec![0.0; lp.len()]);
+    let moved = objective.target.row(&lp, &lq, lref.as_deref(), &mut lt);
+    let loss = objective.divergence.row(&lp, &lt, &lq, token, &mut g);
+    if !loss.is_finite() {
+        return Err(format!("the loss is {loss}: the target excludes a token that the student allows"));
+    }
+    let scale = f64::from(weight) * f64::from(inv_temp);
+    student.iter_mut().zip(&g).for_each(|(x, g)| *x = (scale * g) as f32);
+    let entropy = lp.iter().map(|&lp| expected(lp, -lp)).sum();
+    Ok(RowOut { loss, kl_reverse: kl(&lp, &lq), kl_forward: kl(&lq, &lp), entropy, moved })
+}
