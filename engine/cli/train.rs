@@ -41,7 +41,9 @@ pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let out = &config.out;
-    if let Some(model) = opd::train::model_inside(out, [&config.student, &config.teacher]).filter(|_| !args.resume) {
+    let reference = config.loss.reference_dir(&config.student);
+    let models = [&config.student, &config.teacher].into_iter().chain(&reference).map(PathBuf::as_path);
+    if let Some(model) = opd::train::model_inside(out, models).filter(|_| !args.resume) {
         return Err(format!(
             "{} lies in {}, the folder of this run, which would be set aside with it: set `out` to another folder",
             model.display(),
@@ -85,6 +87,7 @@ pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
     let bar = global.bar(updates, "updates");
     bar.set_position(trainer.updates());
     bar.set_message("train");
+    let mut lamp = config.loss.lambda.filter(|&lambda| lambda > 1.0);
     let every = u64::from(config.eval.every);
     let save_every = config.checkpoint.as_ref().map_or(0, |c| u64::from(c.every));
     while trainer.updates() < updates {
@@ -96,6 +99,19 @@ pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
         })?;
         log.rollouts(&rollouts, &config, &origin)?;
         log.metrics(&json!(report))?;
+        let cliff = report.target.as_ref().and_then(|target| target.lambda_star);
+        if let (Some(lambda), Some(star)) = (lamp, cliff)
+            && lambda > star
+        {
+            lamp = None;
+            bar.suspend(|| {
+                eprintln!(
+                    "warning: update {}: loss.lambda = {lambda} is above the 5 % quantile of lambda*, {star:.3}: the \
+                     student may lose the output's form; watch accuracy and truncation, or take loss.target = \"bounded\"",
+                    report.update
+                );
+            });
+        }
         bar.set_position(report.update);
         bar.set_prefix(format!(
             "loss {:.4}  KL {:.4}  D {:.2e}  {:.0} tok/s",

@@ -36,6 +36,8 @@ pub struct Views<'a> {
     pub teacher: Option<Logits<'a>>,
     /// The rollout's.
     pub behaviour: Option<Logits<'a>>,
+    /// The reference's, for a target that takes one.
+    pub reference: Option<Logits<'a>>,
 }
 
 impl Learner {
@@ -86,6 +88,7 @@ impl Learner {
             targets: &packed.targets,
             teacher: views.teacher,
             behaviour: views.behaviour,
+            reference: views.reference,
             valid,
             weight,
         };

@@ -12,7 +12,9 @@ use ptx::ops::divergence::{self, Kind, RowStats};
 use ptx::ops::linear::{self, Job, Packed};
 use ptx::ops::log_softmax;
 
-/// Bytes of logits held at a time for each of the up to three models, unless [`BLOCK_ROWS_MIN`] rows need more.
+use crate::objective::{self, Moved, RowIn, RowOut};
+
+/// Bytes of logits held at a time for each of the up to four models, unless [`BLOCK_ROWS_MIN`] rows need more.
 pub const BLOCK_BYTES: usize = 32 << 20;
 
 /// Rows of logits held at a time whatever the vocabulary.
@@ -31,6 +33,13 @@ pub enum Objective {
     Distill {
         /// Which.
         kind: Kind,
+        /// 1 / temperature, as in the rollout.
+        inv_temp: f32,
+    },
+    /// Any target and divergence at a temperature, in f64 unless it is one of the above.
+    Composed {
+        /// Which.
+        objective: objective::Objective,
         /// 1 / temperature, as in the rollout.
         inv_temp: f32,
     },
@@ -131,6 +140,8 @@ pub struct Rows<'a> {
     pub teacher: Option<Logits<'a>>,
     /// The rollout's own recipe at the version that sampled, to measure mismatch.
     pub behaviour: Option<Logits<'a>>,
+    /// The reference, for a target that takes one.
+    pub reference: Option<Logits<'a>>,
     /// Ids below this are real for student and teacher alike.
     pub valid: usize,
     /// Weight of each row: one over the number of tokens in the whole update.
@@ -148,6 +159,8 @@ pub struct ByRow {
     pub behaviour: Vec<f32>,
     /// KL(student || teacher).
     pub kl: Vec<f64>,
+    /// What the target did; empty where it is the teacher on the kernel.
+    pub moved: Vec<Moved>,
 }
 
 /// Buffers of one block.
@@ -155,6 +168,8 @@ pub struct ByRow {
 pub struct LossWorkspace {
     student: Vec<f32>,
     other: Vec<f32>,
+    reference: Vec<f32>,
+    out: Vec<RowOut>,
     weights: Vec<f32>,
     stats: Vec<RowStats>,
     nll: Vec<f64>,
@@ -190,8 +205,16 @@ pub fn loss(
     ws: &mut LossWorkspace,
 ) -> Result<Sums, LossError> {
     let (hidden, vocab, count) = (model.config.hidden, model.config.vocab, rows.targets.len());
+    // What the kernel can do it does, with the bits that it has always had.
+    let objective = match objective {
+        Objective::Composed { objective, inv_temp } => match objective.dense_kernel() {
+            Some(kind) => Objective::Distill { kind, inv_temp },
+            None => Objective::Composed { objective, inv_temp },
+        },
+        other => other,
+    };
     let inv_temp = match objective {
-        Objective::Distill { inv_temp, .. } => inv_temp,
+        Objective::Distill { inv_temp, .. } | Objective::Composed { inv_temp, .. } => inv_temp,
         Objective::Supervised => 1.0,
     };
     by_row.logprobs.resize(count, 0.0);
@@ -202,8 +225,10 @@ pub fn loss(
     if let Some((_, dhidden)) = &mut gradients {
         dhidden.resize(count * hidden, 0.0);
     }
+    by_row.moved.clear();
     let mut sums = Sums::default();
-    let block = block_rows(vocab.max(rows.teacher.as_ref().map_or(0, Logits::vocab)));
+    let widest = |logits: &Option<Logits<'_>>| logits.as_ref().map_or(0, Logits::vocab);
+    let block = block_rows(vocab.max(widest(&rows.teacher)).max(widest(&rows.reference)));
     for first in (0..count).step_by(block) {
         let n = block.min(count - first);
         let input = &rows.hidden[first * hidden..(first + n) * hidden];
@@ -230,11 +255,7 @@ pub fn loss(
         match objective {
             Objective::Distill { kind, .. } => {
                 let teacher = rows.teacher.as_mut().expect("a distillation objective comes with a teacher");
-                let teacher_vocab = teacher.vocab();
-                teacher.block(cpu, first, n, &mut ws.other)?;
-                if teacher_vocab != vocab {
-                    restride(&mut ws.other, n, teacher_vocab, vocab);
-                }
+                block_at(teacher, cpu, first, n, vocab, &mut ws.other)?;
                 let (student, other, stats) = (&mut ws.student, &ws.other, &mut ws.stats);
                 divergence::dense(cpu, kind, n, vocab, rows.valid, inv_temp, student, other, &ws.weights, stats)
                     .map_err(|e| fail(e.row(), e.to_string()))?;
@@ -250,6 +271,26 @@ pub fn loss(
                         entropy: s.entropy_student,
                     });
                     by_row.kl[first + row] = s.kl_reverse;
+                }
+            }
+            Objective::Composed { objective, .. } => {
+                let teacher = rows.teacher.as_mut().expect("a distillation objective comes with a teacher");
+                block_at(teacher, cpu, first, n, vocab, &mut ws.other)?;
+                let mut reference = None;
+                if objective.target.needs_reference() {
+                    let logits = rows.reference.as_mut().expect("this target comes with a reference");
+                    block_at(logits, cpu, first, n, vocab, &mut ws.reference)?;
+                    reference = Some(&ws.reference[..]);
+                }
+                let others = RowIn { teacher: &ws.other, reference, tokens: targets };
+                let (student, out, weight) = (&mut ws.student, &mut ws.out, rows.weight);
+                objective::rows(cpu, objective, vocab, rows.valid, inv_temp, weight, student, others, out)
+                    .map_err(|(row, what)| fail(row, what))?;
+                for (row, out) in ws.out.iter().enumerate() {
+                    let RowOut { loss, kl_reverse, kl_forward, entropy, moved } = *out;
+                    sums.add(&Sums { tokens: 1, loss, kl_reverse, kl_forward, entropy });
+                    by_row.kl[first + row] = kl_reverse;
+                    by_row.moved.push(moved);
                 }
             }
             Objective::Supervised => {
@@ -269,6 +310,23 @@ pub fn loss(
         }
     }
     Ok(sums)
+}
+
+/// Logits of rows `first .. first + n` of another model, laid out `[n, vocab]` as the student's.
+fn block_at(
+    model: &mut Logits<'_>,
+    cpu: &Cpu,
+    first: usize,
+    n: usize,
+    vocab: usize,
+    into: &mut Vec<f32>,
+) -> Result<(), CudaError> {
+    let own = model.vocab();
+    model.block(cpu, first, n, into)?;
+    if own != vocab {
+        restride(into, n, own, vocab);
+    }
+    Ok(())
 }
 
 fn logits(cpu: &Cpu, head: &Packed, rows: usize, hidden: &[f32], into: &mut Vec<f32>) {

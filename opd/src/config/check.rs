@@ -47,6 +47,7 @@ impl Config {
             })?,
             Task::Prompts(task) => need("task.max_prompt", task.max_prompt, task.max_prompt > 0, "at least 1")?,
         }
+        self.loss.check()?;
         // Loading made the path of a recipe file absolute. What it holds shows when the student is opened.
         let built_in = engine::recipe::BUILT_IN;
         let known = built_in.contains(&rollout.recipe.as_str()) || Path::new(&rollout.recipe).is_absolute();
@@ -89,6 +90,6 @@ impl Config {
     }
 }
 
-fn need(key: &str, value: impl ToString, ok: bool, must: &str) -> Result<(), Fault> {
+pub(super) fn need(key: &str, value: impl ToString, ok: bool, must: &str) -> Result<(), Fault> {
     if ok { Ok(()) } else { Err(Fault { key: key.to_string(), value: value.to_string(), must: must.to_string() }) }
 }

@@ -13,11 +13,17 @@ pub(super) struct Words {
     pub refused: &'static [&'static str],
 }
 
-pub(super) const WORDS: [Words; 6] = [
+pub(super) const WORDS: [Words; 8] = [
     Words { key: "schedule", taken: &["sync"], refused: &["n-step-off", "async"] },
     Words { key: "budget", taken: &["off"], refused: &["on"] },
     Words { key: "task.name", taken: &TaskSpec::NAMES, refused: &[] },
-    Words { key: "loss.kind", taken: &["reverse-kl", "forward-kl"], refused: &[] },
+    Words {
+        key: "loss.kind",
+        taken: &["reverse-kl", "forward-kl", "jsd", "skewed-reverse-kl", "skewed-forward-kl", "sampled"],
+        refused: &[],
+    },
+    Words { key: "loss.support", taken: &["dense", "teacher-top-k", "student-top-k"], refused: &[] },
+    Words { key: "loss.target", taken: &["teacher", "extrapolated", "bounded", "trust-region"], refused: &[] },
     Words { key: "rollout.in_flight", taken: &["drain"], refused: &["keep", "recompute"] },
     Words { key: "train.precision", taken: &["bf16", "f32"], refused: &[] },
 ];
@@ -54,7 +60,7 @@ fn without_task() -> Table {
         budget: super::Budget::Off,
         out: defaults::out(),
         task: prompt_task(),
-        loss: Loss::default(),
+        loss: Loss::every_key(),
         rollout: super::Rollout::default(),
         train: super::Train::default(),
         eval: super::Eval::default(),

@@ -7,6 +7,7 @@ use toml::de::{DeTable, DeValue};
 use toml::{Table, Value};
 
 use super::keys::{self, WORDS, kind, nearest};
+use super::loss::STUDENT;
 use super::{Config, Fault, Task};
 use crate::tasks::TaskSpec;
 
@@ -154,6 +155,15 @@ pub(super) fn parse(
     })?;
     for path in [&mut config.student, &mut config.teacher] {
         *path = folder.join(&*path);
+    }
+    config.loss.fill();
+    if let Some(reference) = config.loss.reference.as_mut().filter(|reference| *reference != STUDENT) {
+        if !reference.is_empty() {
+            *reference = folder.join(&*reference).into_os_string().into_string().map_err(|path| {
+                let fault = Fault { key: "loss.reference".into(), value: format!("{path:?}"), must: "Unicode".into() };
+                ConfigError::Range { at: origins.at("loss.reference"), fault }
+            })?;
+        }
     }
     if let Task::Prompts(task) = &mut config.task {
         task.prompts = folder.join(&task.prompts);

@@ -14,7 +14,18 @@
 //! depth = 8
 //!
 //! [loss]
-//! kind = "reverse-kl"             # forward-kl
+//! kind = "reverse-kl"             # forward-kl, jsd, skewed-reverse-kl, skewed-forward-kl, sampled
+//! support = "dense"               # teacher-top-k or student-top-k, of the first two kinds
+//! target = "teacher"              # extrapolated, bounded, trust-region
+//! # Of these only those that kind, support and target use, each with its default:
+//! # beta = 0.5                    # jsd: the target's weight
+//! # alpha = 0.9                   # skewed: the share of the other side in the mixture
+//! # k = 16, tail = true           # top-k: how many tokens; the rest as one outcome, or renormalised
+//! # baseline = true               # sampled: the exact KL off the loss of the token
+//! # lambda = 1.25                 # extrapolated
+//! # delta = 0.01, u_max = 2.0     # bounded: nats from the teacher
+//! # eps = 0.05                    # trust-region: nats from the student
+//! # reference = "student"         # extrapolated, bounded: the student as the run began, or a folder
 //!
 //! [rollout]
 //! recipe = "identity"             # or f32, bf16, kv8, fp8, or the path of a recipe file, relative to this file
@@ -51,6 +62,7 @@ mod check;
 mod defaults;
 mod keys;
 mod load;
+mod loss;
 
 use std::path::PathBuf;
 
@@ -60,6 +72,7 @@ use crate::tasks::TaskSpec;
 
 pub use check::Fault;
 pub use load::ConfigError;
+pub use loss::{Loss, LossKind, LossSupport, LossTarget};
 
 /// A resolved run file. Paths are absolute.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -140,25 +153,6 @@ pub struct PromptTask {
     /// The most tokens a prompt may have.
     #[serde(default = "defaults::max_prompt")]
     pub max_prompt: u32,
-}
-
-/// What to minimise.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Loss {
-    /// The divergence.
-    pub kind: LossKind,
-}
-
-/// A divergence between student and teacher at each prefix, exact over the vocabulary.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum LossKind {
-    /// KL(student || teacher).
-    #[default]
-    ReverseKl,
-    /// KL(teacher || student).
-    ForwardKl,
 }
 
 /// How the student is sampled.
@@ -270,15 +264,6 @@ impl<'de> Deserialize<'de> for Task {
             table.try_into().map(Task::Procedural)
         };
         task.map_err(|error| serde::de::Error::custom(error.message()))
-    }
-}
-
-impl From<LossKind> for ptx::ops::divergence::Kind {
-    fn from(kind: LossKind) -> Self {
-        match kind {
-            LossKind::ReverseKl => Self::ReverseKl,
-            LossKind::ForwardKl => Self::ForwardKl,
-        }
     }
 }
 

@@ -148,7 +148,8 @@ fn errors_name_place_key_and_remedy() {
         ),
         (
             with("[loss]\nkind = 'revers-kl'"),
-            "run.toml:6: `loss.kind` is \"revers-kl\"; it must be \"reverse-kl\" or \"forward-kl\"; did you mean \"reverse-kl\"?",
+            "run.toml:6: `loss.kind` is \"revers-kl\"; it must be \"reverse-kl\" or \"forward-kl\" or \"jsd\" or \
+             \"skewed-reverse-kl\" or \"skewed-forward-kl\" or \"sampled\"; did you mean \"reverse-kl\"?",
         ),
         (with("[rollout]\nn = 0"), "run.toml:6: `rollout.n` is 0; it must be at least 1"),
         (with("[rollout]\ntop_p = 0.9"), "run.toml:6: `rollout.top_p` is 0.9; it must be 1: "),
@@ -229,6 +230,8 @@ fn words_and_types_agree() {
         toml::Value::from("?").try_into::<Schedule>().unwrap_err().to_string(),
         toml::Value::from("?").try_into::<Budget>().unwrap_err().to_string(),
         toml::Value::from("?").try_into::<LossKind>().unwrap_err().to_string(),
+        toml::Value::from("?").try_into::<LossSupport>().unwrap_err().to_string(),
+        toml::Value::from("?").try_into::<LossTarget>().unwrap_err().to_string(),
         toml::Value::from("?").try_into::<InFlight>().unwrap_err().to_string(),
         toml::Value::from("?").try_into::<Precision>().unwrap_err().to_string(),
     ];

@@ -15,7 +15,7 @@ fn holds_run(out: &Path) -> bool {
 
 /// The first of `models` that [`prepare`] would move away with an earlier run in `out`.
 #[must_use]
-pub fn model_inside<'a>(out: &Path, models: [&'a Path; 2]) -> Option<&'a Path> {
+pub fn model_inside<'a>(out: &Path, models: impl IntoIterator<Item = &'a Path>) -> Option<&'a Path> {
     if !holds_run(out) {
         return None;
     }

@@ -17,10 +17,11 @@ use engine::rollout::{Finish, Limits, Request, RequestError, Rollout};
 use ptx::Cpu;
 use ptx::cuda::CudaError;
 use ptx::ops::adamw::AdamW;
+use ptx::ops::divergence::Kind;
 use ptx::ops::sample::Params;
 
 use crate::clock::Stopwatch;
-use crate::config::Config;
+use crate::config::{Config, LossTarget};
 use crate::eval::{EvalSettings, PromptFailed, collect, evaluate, row};
 use crate::learner::{Learner, Views};
 use crate::loss::{LossError, Objective, Sums};
@@ -32,7 +33,7 @@ use crate::tasks::Split;
 
 pub use folder::{FolderLock, model_inside, prepare};
 pub use open::{OpenError, fits_cuda};
-pub use report::{BySource, EvalReport, Summary, UpdateReport};
+pub use report::{BySource, EvalReport, Summary, TargetReport, UpdateReport};
 pub use save::SaveError;
 
 /// Held-out draws use sample indices from here, so that they never meet those of training.
@@ -142,6 +143,9 @@ pub struct Origin {
     pub student: String,
     /// Hash of the teacher.
     pub teacher: String,
+    /// Hash of the reference, of a target that takes one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reference: Option<String>,
     /// Hash of the rollout recipe.
     pub recipe_hash: String,
     /// Device of rollouts and teacher.
@@ -167,6 +171,8 @@ pub struct Trainer {
     behaviour: Beside,
     teacher: Engine,
     teacher_side: Beside,
+    /// The reference, where the target takes one.
+    reference: Option<(Engine, Beside)>,
     learner: Learner,
     master: Master,
     micro_tokens: usize,
@@ -223,7 +229,10 @@ impl Trainer {
         let tokens: usize = rows.iter().map(|row| row.targets().len()).sum();
         #[allow(clippy::cast_precision_loss)] // token counts are far below 2^24
         let weight = 1.0 / tokens as f32;
-        let objective = self.objective();
+        let objective =
+            Objective::Composed { objective: self.config.loss.objective(), inv_temp: 1.0 / self.temperature() };
+        let on_teacher = self.config.loss.target == LossTarget::Teacher;
+        let mut moved = Vec::new();
         self.learner.gradients.clear();
         let mut sums = Sums::default();
         let mut mismatch = report::Mismatch::default();
@@ -232,6 +241,9 @@ impl Trainer {
             let mut stage = Stopwatch::start();
             let failed = |source| TrainError::Device { update, source };
             self.teacher_side.run(&mut self.teacher, &rows[part.clone()]).map_err(failed)?;
+            if let Some((engine, side)) = &mut self.reference {
+                side.run(engine, &rows[part.clone()]).map_err(failed)?;
+            }
             teacher_s += stage.lap_s();
             let sampler = self.rollout.as_mut().unwrap_or(&mut self.policy);
             self.behaviour.run(sampler, &rows[part.clone()]).map_err(failed)?;
@@ -241,8 +253,11 @@ impl Trainer {
                 (beside, Some(engine)) => beside.logits(engine),
                 (Beside::There(..), None) => unreachable!("the student is on the CPU"),
             };
-            let views =
-                Views { teacher: Some(self.teacher_side.logits(&mut self.teacher)), behaviour: Some(behaviour) };
+            let views = Views {
+                teacher: Some(self.teacher_side.logits(&mut self.teacher)),
+                behaviour: Some(behaviour),
+                reference: self.reference.as_mut().map(|(engine, side)| side.logits(engine)),
+            };
             let part_rows = &rows[part.clone()];
             let model = self.policy.model();
             let micro = self
@@ -251,6 +266,9 @@ impl Trainer {
                 .map_err(|source| loss_failed(update, part.start, source))?;
             sums.add(&micro);
             let by_row = &self.learner.by_row;
+            if !on_teacher {
+                moved.extend_from_slice(&by_row.moved);
+            }
             let rollout_logprobs = rollouts[part.clone()].iter().flat_map(|r| &r.logprobs);
             mismatch.add(rollout_logprobs, &by_row.logprobs, &by_row.mismatch);
             if self.rollout.is_none() {
@@ -272,6 +290,7 @@ impl Trainer {
             mismatch_nats: mismatch.d_nats(),
             by_source: BySource { numerics: mismatch.d_nats() },
             k3: mismatch.k3(),
+            target: report::TargetReport::of(&moved),
             grad_norm,
             lr: f64::from(self.lr(update)),
             tokens: sums.tokens,
@@ -332,10 +351,6 @@ impl Trainer {
 
     fn limits(&self) -> Limits {
         Limits { batch: self.config.sequences(), ..Limits::default() }
-    }
-
-    fn objective(&self) -> Objective {
-        Objective::Distill { kind: self.config.loss.kind.into(), inv_temp: 1.0 / self.temperature() }
     }
 
     fn lr(&self, update: u64) -> f32 {
@@ -434,9 +449,11 @@ impl Trainer {
             self.teacher_side
                 .run(&mut self.teacher, &rows[part.clone()])
                 .map_err(|source| TrainError::Device { update, source })?;
-            let (model, objective) = (self.policy.model(), self.objective());
+            // Its loss is not reported: what is, the distance to the teacher itself, is the same for every objective.
+            let objective = Objective::Distill { kind: Kind::ReverseKl, inv_temp: 1.0 / self.temperature() };
+            let model = self.policy.model();
             let teacher = Some(self.teacher_side.logits(&mut self.teacher));
-            let views = Views { teacher, behaviour: None };
+            let views = Views { teacher, ..Views::default() };
             let micro = self
                 .learner
                 .micro_batch(&self.cpu, model, objective, &rows[part.clone()], views, self.valid, 0.0, false)

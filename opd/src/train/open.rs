@@ -33,7 +33,7 @@ pub enum OpenError {
     /// A model folder.
     #[error("{role} {dir}: {source}", dir = dir.display())]
     Checkpoint {
-        /// student or teacher.
+        /// student, teacher or reference.
         role: &'static str,
         /// Its folder.
         dir: PathBuf,
@@ -43,7 +43,7 @@ pub enum OpenError {
     /// A model on its device.
     #[error("{role} {dir}: {source}", dir = dir.display())]
     Engine {
-        /// student or teacher.
+        /// student, teacher or reference.
         role: &'static str,
         /// Its folder.
         dir: PathBuf,
@@ -53,28 +53,30 @@ pub enum OpenError {
     /// A tokenizer.
     #[error("{role} {dir}: {source}", dir = dir.display())]
     Tokenizer {
-        /// student or teacher.
+        /// student, teacher or reference.
         role: &'static str,
         /// Its folder.
         dir: PathBuf,
         /// Why.
         source: TokenizerError,
     },
-    /// Student and teacher read tokens differently.
+    /// The student and another model read tokens differently.
     #[error(
-        "student and teacher have different tokenizers (BLAKE3 of their tokens: {student} and {teacher}); distillation \
+        "student and {role} have different tokenizers (BLAKE3 of their tokens: {student} and {other}); distillation \
          compares distributions over the same tokens, so take models of one family"
     )]
     TokenizerMismatch {
+        /// teacher or reference.
+        role: &'static str,
         /// The student's hash.
         student: String,
-        /// The teacher's hash.
-        teacher: String,
+        /// The other's hash.
+        other: String,
     },
     /// The task needs ids that a model does not have.
     #[error("{role} has a vocabulary of {vocab}; the task needs {need} ids: its model must be made for the task")]
     VocabularyTooSmall {
-        /// student or teacher.
+        /// student, teacher or reference.
         role: &'static str,
         /// What it has.
         vocab: usize,
@@ -105,7 +107,7 @@ pub enum OpenError {
         "prompts of up to {prompt} tokens and completions of up to {completion} exceed the {role}'s context of {max}"
     )]
     Context {
-        /// student or teacher.
+        /// student, teacher or reference.
         role: &'static str,
         /// Longest prompt.
         prompt: usize,
@@ -128,17 +130,25 @@ impl Trainer {
         let teacher = open_checkpoint("teacher", &config.teacher)?;
         let (student_config, teacher_config) = (student.config().clone(), teacher.config().clone());
         let tokenizer = open_tokenizer("student", &config.student)?;
-        let teacher_tokenizer = open_tokenizer("teacher", &config.teacher)?;
-        if let (Some(a), Some(b)) = (&tokenizer, &teacher_tokenizer)
-            && a.hash() != b.hash()
-        {
-            return Err(OpenError::TokenizerMismatch { student: a.hash().to_owned(), teacher: b.hash().to_owned() });
+        let reference_dir = config.loss.reference_dir(&config.student);
+        let reference = reference_dir.as_deref().map(|dir| open_checkpoint("reference", dir)).transpose()?;
+        let others = [("teacher", Some(&config.teacher)), ("reference", reference_dir.as_ref())];
+        for (role, dir) in others.into_iter().filter_map(|(role, dir)| Some((role, dir?))) {
+            let other = open_tokenizer(role, dir)?;
+            if let (Some(a), Some(b)) = (&tokenizer, &other)
+                && a.hash() != b.hash()
+            {
+                let (student, other) = (a.hash().to_owned(), b.hash().to_owned());
+                return Err(OpenError::TokenizerMismatch { role, student, other });
+            }
         }
-        let vocab_both = student_config.vocab.min(teacher_config.vocab);
+        let mut models = vec![("student", &student_config), ("teacher", &teacher_config)];
+        models.extend(reference.as_ref().map(|reference| ("reference", reference.config())));
+        let vocab_both = models.iter().map(|(_, c)| c.vocab).min().expect("there is a student");
         let mut valid = tokenizer.as_ref().map_or(vocab_both, |t| t.size().min(vocab_both));
         let (source, prompt_max) = source(&config, tokenizer)?;
         if let Source::Task { .. } = source {
-            for (role, c) in [("student", &student_config), ("teacher", &teacher_config)] {
+            for &(role, c) in &models {
                 if c.vocab < VOCAB_LEN {
                     return Err(OpenError::VocabularyTooSmall { role, vocab: c.vocab, need: VOCAB_LEN });
                 }
@@ -146,7 +156,7 @@ impl Trainer {
             valid = valid.min(VOCAB_LEN);
         }
         let completion = config.rollout.max_tokens as usize;
-        for (role, c) in [("student", &student_config), ("teacher", &teacher_config)] {
+        for &(role, c) in &models {
             if prompt_max + completion > c.max_positions {
                 return Err(OpenError::Context { role, prompt: prompt_max, completion, max: c.max_positions });
             }
@@ -166,6 +176,7 @@ impl Trainer {
         let origin = Origin {
             student: student.model_hash(),
             teacher: teacher.model_hash(),
+            reference: reference.as_ref().map(Checkpoint::model_hash),
             recipe_hash: recipe.hash(),
             device: device.to_string(),
             device_kind: device.kind(),
@@ -207,6 +218,18 @@ impl Trainer {
         let teacher = Engine::open(&device, teacher_config, identity, 0, &mut &teacher, PAGE_LEN, pages, teacher_vocab)
             .map_err(failed("teacher", &config.teacher))?;
         let teacher_side = Beside::new(&teacher, micro_tokens, rows);
+        let reference = match (reference, &reference_dir) {
+            (Some(checkpoint), Some(dir)) => {
+                let model = checkpoint.config().clone();
+                let identity = Recipe::built_in("identity", precision, &model)?;
+                let vocab = valid.min(model.vocab);
+                let engine = Engine::open(&device, model, identity, 0, &mut &checkpoint, PAGE_LEN, pages, vocab)
+                    .map_err(failed("reference", dir))?;
+                let side = Beside::new(&engine, micro_tokens, rows);
+                Some((engine, side))
+            }
+            _ => None,
+        };
         let behaviour = Beside::new(rollout.as_ref().unwrap_or(&policy), micro_tokens, rows);
         let learner = Learner::new(policy.model(), micro_tokens, rows);
         Ok(Trainer {
@@ -219,6 +242,7 @@ impl Trainer {
             behaviour,
             teacher,
             teacher_side,
+            reference,
             learner,
             master,
             micro_tokens,
@@ -233,7 +257,9 @@ impl Trainer {
 /// Whether there are CUDA kernels for a run's teacher and rollouts. What cannot be read is an error when the run is opened.
 pub fn fits_cuda(config: &Config) -> Result<(), Unsupported> {
     let precision = config.train.precision.into();
-    for (dir, recipe) in [(&config.student, &config.rollout.recipe[..]), (&config.teacher, "identity")] {
+    let reference = config.loss.reference_dir(&config.student);
+    let runs = [(&config.student, &config.rollout.recipe[..]), (&config.teacher, "identity")];
+    for (dir, recipe) in runs.into_iter().chain(reference.iter().map(|dir| (dir, "identity"))) {
         let Ok(model) = ModelConfig::open(dir) else { continue };
         let Ok(recipe) = Recipe::open(recipe, precision, &model) else { continue };
         engine::cuda::check(&model, &recipe, PAGE_LEN)?;

@@ -3,6 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::objective::Moved;
+
 /// One line of `metrics.jsonl`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct UpdateReport {
@@ -24,6 +26,9 @@ pub struct UpdateReport {
     pub by_source: BySource,
     /// Its estimate from the sampled tokens alone.
     pub k3: f64,
+    /// What the target did; absent where it is the teacher.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target: Option<TargetReport>,
     /// Norm of the gradient before clipping.
     pub grad_norm: f64,
     /// Learning rate.
@@ -46,6 +51,41 @@ pub struct UpdateReport {
     pub train_s: f64,
     /// Seconds swapping weights.
     pub sync_s: f64,
+}
+
+/// What the target of an update did, over its predicting rows. The anchor is the teacher, or for a trust region the student.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct TargetReport {
+    /// Mean of KL(target || anchor), nats.
+    pub kl_mean: f64,
+    /// Its largest, nats.
+    pub kl_max: f64,
+    /// Mean of lambda - 1, u or beta.
+    pub step_mean: f64,
+    /// Share of rows whose step the bound did not hold back.
+    pub at_cap: f64,
+    /// The 5 % quantile of lambda* of an extrapolated target; null where it is infinite, and for others.
+    pub lambda_star: Option<f64>,
+}
+
+impl TargetReport {
+    /// Over all rows of an update; none where the target was the teacher.
+    #[allow(clippy::cast_precision_loss)] // counts
+    pub(super) fn of(rows: &[Moved]) -> Option<TargetReport> {
+        if rows.is_empty() {
+            return None;
+        }
+        let mean = |of: &dyn Fn(&Moved) -> f64| rows.iter().map(of).sum::<f64>() / rows.len() as f64;
+        let mut cliffs: Vec<f64> = rows.iter().map(|row| row.cliff).collect();
+        let (_, star, _) = cliffs.select_nth_unstable_by(rows.len() / 20, f64::total_cmp);
+        Some(TargetReport {
+            kl_mean: mean(&|row| row.kl),
+            kl_max: rows.iter().map(|row| row.kl).fold(0.0, f64::max),
+            step_mean: mean(&|row| row.step),
+            at_cap: mean(&|row| f64::from(u8::from(row.at_cap))),
+            lambda_star: Some(*star).filter(|star| star.is_finite()),
+        })
+    }
 }
 
 /// One evaluation, on held-out prompts of a task, or on the first prompts of a file, which training visits too.

@@ -64,7 +64,7 @@ pub enum SaveError {
     OtherWeights {
         /// The checkpoint.
         path: PathBuf,
-        /// student or teacher.
+        /// student, teacher or reference.
         role: &'static str,
         /// Its hash then.
         before: String,
@@ -120,6 +120,9 @@ struct Seal {
     /// Kind of the device of rollouts and teacher; checkpoints from before there was more than one lack it.
     #[serde(default)]
     device: Option<String>,
+    /// Hash of the reference, of a run whose target takes one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reference: Option<String>,
     state_blake3: String,
 }
 
@@ -149,9 +152,9 @@ impl Trainer {
             let bytes = encode(&self.master);
             write_synced(&folder.join(STATE), &bytes)?;
             let state_blake3 = blake3::hash(&bytes).to_hex().to_string();
-            let Origin { student, teacher, recipe_hash, device_kind, .. } = self.origin();
+            let Origin { student, teacher, reference, recipe_hash, device_kind, .. } = self.origin();
             let (update, recipe, device) = (self.master.updates, Some(recipe_hash), Some(device_kind));
-            let seal = Seal { format: 1, update, student, teacher, recipe, device, state_blake3 };
+            let seal = Seal { format: 1, update, student, teacher, recipe, device, reference, state_blake3 };
             write_synced(&folder.join(SEAL), &serde_json::to_vec_pretty(&seal).expect("plain data"))
         };
         checkpoint::write_with(&dir, config, &options, fetch, state)?;
@@ -187,6 +190,11 @@ pub(super) fn restore(out: &Path, origin: &Origin, master: &mut Master) -> Resul
         if before != now {
             return Err(SaveError::OtherWeights { path: dir, role, before: before.clone(), now: now.clone() });
         }
+    }
+    if seal.reference != origin.reference {
+        let [before, now] =
+            [&seal.reference, &origin.reference].map(|x| x.clone().unwrap_or_else(|| "none".to_owned()));
+        return Err(SaveError::OtherWeights { path: dir, role: "reference", before, now });
     }
     if let Some(before) = seal.recipe.filter(|before| *before != origin.recipe_hash) {
         return Err(SaveError::OtherRecipe { path: dir, before, now: origin.recipe_hash.clone() });

@@ -1,0 +1,281 @@
+//! `[loss]`: what is minimised. A key that kind, support and target do not use is an error, and those that they use are
+//! filled in, so that the resolved file says everything.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::Fault;
+use super::check::need;
+use crate::objective::divergence::{Direction, Whose};
+use crate::objective::{Divergence, Objective, Target};
+
+/// The value of `loss.reference` that is the student as the run began; a folder of that name is `./student`.
+pub(super) const STUDENT: &str = "student";
+
+/// What to minimise.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Loss {
+    /// The divergence.
+    pub kind: LossKind,
+    /// Over which tokens.
+    pub support: LossSupport,
+    /// From what.
+    pub target: LossTarget,
+    /// The target's weight in a `jsd`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub beta: Option<f64>,
+    /// The share of the other side in a skewed kind's mixture.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub alpha: Option<f64>,
+    /// Tokens of a top-k support.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub k: Option<u32>,
+    /// Whether the rest is one more outcome of a top-k support; else both sides are renormalised.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tail: Option<bool>,
+    /// Whether the exact KL is the baseline of a `sampled` loss.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub baseline: Option<bool>,
+    /// How far an `extrapolated` target goes; 1 is the teacher.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lambda: Option<f64>,
+    /// Nats that a `bounded` target may be from the teacher.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delta: Option<f64>,
+    /// The farthest that a `bounded` target goes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub u_max: Option<f64>,
+    /// Nats that a `trust-region` target may be from the student.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub eps: Option<f64>,
+    /// `student`, as the run began, or the absolute path of a folder: what an `extrapolated` or `bounded` target leads
+    /// away from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reference: Option<String>,
+}
+
+/// A divergence between student and target at each prefix.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LossKind {
+    /// KL(student || target).
+    #[default]
+    ReverseKl,
+    /// KL(target || student).
+    ForwardKl,
+    /// Generalised Jensen-Shannon.
+    Jsd,
+    /// KL(student || mixture).
+    SkewedReverseKl,
+    /// KL(target || mixture).
+    SkewedForwardKl,
+    /// Policy gradient of the sampled token.
+    Sampled,
+}
+
+/// The tokens that a KL is over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LossSupport {
+    /// The whole vocabulary.
+    #[default]
+    Dense,
+    /// The teacher's most probable.
+    TeacherTopK,
+    /// The student's most probable.
+    StudentTopK,
+}
+
+/// What the student is compared with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LossTarget {
+    /// The teacher.
+    #[default]
+    Teacher,
+    /// Along the line from reference through teacher, at a fixed place.
+    Extrapolated,
+    /// Along it as far as a bound allows, at each prefix.
+    Bounded,
+    /// From the student towards the teacher as far as a bound allows, at each prefix.
+    TrustRegion,
+}
+
+impl Loss {
+    /// A value for every key, whether or not they go together: what the reader learns keys and their kinds from.
+    pub(super) fn every_key() -> Loss {
+        Loss {
+            beta: Some(0.5),
+            alpha: Some(0.9),
+            k: Some(16),
+            tail: Some(true),
+            baseline: Some(true),
+            lambda: Some(1.25),
+            delta: Some(0.01),
+            u_max: Some(2.0),
+            eps: Some(0.05),
+            reference: Some(STUDENT.to_owned()),
+            ..Loss::default()
+        }
+    }
+
+    fn uses(&self, key: &str) -> bool {
+        let leads_away = matches!(self.target, LossTarget::Extrapolated | LossTarget::Bounded);
+        match key {
+            "beta" => self.kind == LossKind::Jsd,
+            "alpha" => matches!(self.kind, LossKind::SkewedReverseKl | LossKind::SkewedForwardKl),
+            "k" | "tail" => self.support != LossSupport::Dense,
+            "baseline" => self.kind == LossKind::Sampled,
+            "lambda" => self.target == LossTarget::Extrapolated,
+            "delta" | "u_max" => self.target == LossTarget::Bounded,
+            "eps" => self.target == LossTarget::TrustRegion,
+            "reference" => leads_away,
+            _ => unreachable!("{key} is no key of [loss] that may be left out"),
+        }
+    }
+
+    /// Writes the defaults of the keys that are used and not set.
+    pub(super) fn fill(&mut self) {
+        let all = Loss::every_key();
+        macro_rules! fill {
+            ($($key:ident)*) => {$(
+                if self.$key.is_none() && self.uses(stringify!($key)) {
+                    self.$key = all.$key;
+                }
+            )*};
+        }
+        fill!(beta alpha k tail baseline lambda delta u_max eps reference);
+    }
+
+    pub(super) fn check(&self) -> Result<(), Fault> {
+        let text = |x: Option<f64>| x.map(|x| x.to_string());
+        let keys = [
+            ("beta", text(self.beta)),
+            ("alpha", text(self.alpha)),
+            ("k", self.k.map(|k| k.to_string())),
+            ("tail", self.tail.map(|on| on.to_string())),
+            ("baseline", self.baseline.map(|on| on.to_string())),
+            ("lambda", text(self.lambda)),
+            ("delta", text(self.delta)),
+            ("u_max", text(self.u_max)),
+            ("eps", text(self.eps)),
+            ("reference", self.reference.as_ref().map(|reference| format!("{reference:?}"))),
+        ];
+        for (key, value) in keys {
+            let used = self.uses(key);
+            let must = if used { "set" } else { "left out: this kind, support and target do not use it" };
+            need(&format!("loss.{key}"), value.as_deref().unwrap_or("missing"), value.is_some() == used, must)?;
+        }
+        let plain = matches!(self.kind, LossKind::ReverseKl | LossKind::ForwardKl);
+        let must = "\"dense\" unless `loss.kind` is \"reverse-kl\" or \"forward-kl\"";
+        need("loss.support", "a top-k", plain || self.support == LossSupport::Dense, must)?;
+        let in_range = |key: &str, value: Option<f64>, ok: &dyn Fn(f64) -> bool, must: &str| {
+            value.map_or(Ok(()), |x| need(&format!("loss.{key}"), x, ok(x), must))
+        };
+        let ends = |x: f64| x == 0.0 || x == 1.0 || (0.001..=0.999).contains(&x);
+        in_range("beta", self.beta, &ends, "0, 1, or 0.001 to 0.999")?;
+        in_range("alpha", self.alpha, &|x| (0.001..=1.0).contains(&x), "0.001 to 1")?;
+        in_range("lambda", self.lambda, &|x| (0.0..=10.0).contains(&x), "0 to 10")?;
+        in_range("delta", self.delta, &|x| x >= 0.0 && x.is_finite(), "at least 0 and finite; nats")?;
+        in_range("u_max", self.u_max, &|x| x > 0.0 && x <= 10.0, "more than 0 and at most 10")?;
+        in_range("eps", self.eps, &|x| x > 0.0 && x.is_finite(), "more than 0 and finite; nats")?;
+        if let (Some(k), Some(tail)) = (self.k, self.tail) {
+            let must = "at least 1, or 2 with tail = false: one renormalised token has no divergence";
+            need("loss.k", k, k >= if tail { 1 } else { 2 }, must)?;
+        }
+        let named = self.reference.as_ref().is_none_or(|r| r == STUDENT || Path::new(r).is_absolute());
+        need(
+            "loss.reference",
+            format!("{:?}", self.reference.as_deref().unwrap_or("")),
+            named,
+            "\"student\" or a folder",
+        )
+    }
+
+    /// The folder of the reference; `student` is that of the student.
+    #[must_use]
+    pub fn reference_dir(&self, student: &Path) -> Option<PathBuf> {
+        self.reference.as_ref().map(|r| if r == STUDENT { student.to_owned() } else { PathBuf::from(r) })
+    }
+
+    /// What is computed.
+    ///
+    /// # Panics
+    /// When [`super::Config::check`] refuses the values.
+    #[must_use]
+    pub fn objective(&self) -> Objective {
+        let set = |value: Option<f64>| value.expect("a checked loss has the keys that it uses");
+        let target = match self.target {
+            LossTarget::Teacher => Target::Teacher,
+            LossTarget::Extrapolated => Target::Extrapolated { lambda: set(self.lambda) },
+            LossTarget::Bounded => Target::Bounded { delta: set(self.delta), u_max: set(self.u_max) },
+            LossTarget::TrustRegion => Target::TrustRegion { eps: set(self.eps) },
+        };
+        let direction = match self.kind {
+            LossKind::ForwardKl | LossKind::SkewedForwardKl => Direction::Forward,
+            _ => Direction::Reverse,
+        };
+        let top_k = |whose| Divergence::TopK {
+            direction,
+            whose,
+            k: self.k.expect("as above") as usize,
+            tail: self.tail.expect("as above"),
+        };
+        let divergence = match (self.kind, self.support) {
+            (_, LossSupport::TeacherTopK) => top_k(Whose::Teacher),
+            (_, LossSupport::StudentTopK) => top_k(Whose::Student),
+            (LossKind::ReverseKl, _) => Divergence::Reverse,
+            (LossKind::ForwardKl, _) => Divergence::Forward,
+            (LossKind::Jsd, _) => Divergence::Jsd { beta: set(self.beta) },
+            (LossKind::SkewedReverseKl | LossKind::SkewedForwardKl, _) => {
+                Divergence::Skewed { direction, alpha: set(self.alpha) }
+            }
+            (LossKind::Sampled, _) => Divergence::Sampled { baseline: self.baseline.expect("as above") },
+        };
+        Objective { target, divergence }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn faults(text: &str) -> Option<String> {
+        let mut loss: Loss = toml::from_str(text).expect("TOML");
+        loss.fill();
+        loss.check().err().map(|fault| fault.to_string())
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_refused() {
+        let cases = [
+            ("beta = 0.5", "`loss.beta` is 0.5; it must be left out"),
+            ("kind = \"jsd\"\nalpha = 0.5", "`loss.alpha` is 0.5; it must be left out"),
+            ("k = 4", "`loss.k` is 4; it must be left out"),
+            ("tail = true", "`loss.tail` is true; it must be left out"),
+            ("baseline = true", "`loss.baseline` is true; it must be left out"),
+            ("lambda = 1.0", "`loss.lambda` is 1; it must be left out"),
+            ("delta = 0.1", "`loss.delta` is 0.1; it must be left out"),
+            ("target = \"extrapolated\"\nu_max = 1.0", "`loss.u_max` is 1; it must be left out"),
+            ("eps = 0.1", "`loss.eps` is 0.1; it must be left out"),
+            ("target = \"trust-region\"\nreference = \"student\"", "`loss.reference` is \"student\"; it must be left"),
+            ("kind = \"jsd\"\nsupport = \"teacher-top-k\"", "`loss.support` is a top-k; it must be \"dense\""),
+            ("kind = \"jsd\"\nbeta = 1e-9", "`loss.beta` is 0.000000001; it must be 0, 1, or"),
+            ("kind = \"skewed-forward-kl\"\nalpha = 0.0", "`loss.alpha` is 0; it must be 0.001 to 1"),
+            ("support = \"teacher-top-k\"\nk = 1\ntail = false", "`loss.k` is 1; it must be at least 1, or 2"),
+            ("support = \"teacher-top-k\"\nk = 0", "`loss.k` is 0; it must be at least 1"),
+            ("target = \"extrapolated\"\nlambda = -1.0", "`loss.lambda` is -1; it must be 0 to 10"),
+            ("target = \"bounded\"\ndelta = -0.1", "`loss.delta` is -0.1; it must be at least 0"),
+            ("target = \"bounded\"\nu_max = 0.0", "`loss.u_max` is 0; it must be more than 0"),
+            ("target = \"trust-region\"\neps = 0.0", "`loss.eps` is 0; it must be more than 0"),
+            ("target = \"bounded\"\nreference = \"\"", "`loss.reference` is \"\"; it must be \"student\" or a folder"),
+        ];
+        for (text, want) in cases {
+            let got = faults(text).unwrap_or_else(|| panic!("{text} is taken"));
+            assert!(got.starts_with(want), "{text}: {got}");
+        }
+        assert_eq!(faults("support = \"student-top-k\"\nk = 1"), None, "with a tail one token is enough");
+    }
+}
