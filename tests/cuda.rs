@@ -201,6 +201,14 @@ fn training_with_rollouts_on_a_device() {
     assert!(stderr(&resume).contains("resume on the device that it began on"), "{}", stderr(&resume));
     let resumed = run_json(&driver, &["train", file, "--set", "updates=3", "--resume", "--device", "cuda"]);
     assert_eq!(resumed["updates"], 3);
+    // The reference of a target runs there too.
+    let led = root.path().join("led");
+    let out = format!("out={}", led.display());
+    run_json(&driver, &["train", file, "--set", "loss.target=bounded", "--set", &out, "--device", "cuda"]);
+    let metrics = std::fs::read_to_string(led.join("metrics.jsonl")).expect("written");
+    let update: Value = serde_json::from_str(metrics.lines().nth(1).expect("an update")).expect("JSON");
+    let kl = update["target"]["kl_max"].as_f64().expect("a number");
+    assert!(kl > 0.0 && kl <= 0.01 * (1.0 + 1e-6), "{update}");
 }
 
 #[test]

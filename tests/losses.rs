@@ -148,6 +148,28 @@ fn resuming_asks_for_the_same_reference() {
     assert!(said.contains("began with reference"), "{said}");
 }
 
+/// A run from before there were these keys goes on: they have the defaults that it ran with.
+#[test]
+fn an_older_run_goes_on() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    models(dir.path());
+    let (_, whole, _) = train(dir.path(), "whole", "");
+    let resume = |updates: u32| {
+        let file = run_file(dir.path(), "parts", "", &format!("teacher = 'teacher'\nupdates = {updates}"));
+        let output = leeway().arg("train").arg(file).arg("--resume").output().expect("the binary runs");
+        assert!(output.status.success(), "{}", stderr(&output));
+    };
+    resume(1);
+    let path = dir.path().join("parts/config.toml");
+    let text = std::fs::read_to_string(&path).expect("written");
+    let older = text.replace("support = \"dense\"\n", "").replace("target = \"teacher\"\n", "");
+    assert_eq!(older.lines().count() + 2, text.lines().count());
+    std::fs::write(&path, older).expect("written");
+    resume(2);
+    let parts = std::fs::read(dir.path().join("parts/checkpoints/000002/trainer.safetensors")).expect("written");
+    assert!(parts == whole, "a resumed run has other bits");
+}
+
 /// Gradient bits of a micro-batch.
 fn gradient(cpu: &Cpu, models: [&Model; 4], objective: Objective, rows: &[Row], rubbish: bool) -> Vec<u32> {
     let [student, teacher, reference, behaviour] = models;

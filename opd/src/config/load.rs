@@ -157,13 +157,12 @@ pub(super) fn parse(
         *path = folder.join(&*path);
     }
     config.loss.fill();
-    if let Some(reference) = config.loss.reference.as_mut().filter(|reference| *reference != STUDENT) {
-        if !reference.is_empty() {
-            *reference = folder.join(&*reference).into_os_string().into_string().map_err(|path| {
-                let fault = Fault { key: "loss.reference".into(), value: format!("{path:?}"), must: "Unicode".into() };
-                ConfigError::Range { at: origins.at("loss.reference"), fault }
-            })?;
-        }
+    let is_path = |reference: &&mut String| !reference.is_empty() && **reference != STUDENT;
+    if let Some(reference) = config.loss.reference.as_mut().filter(is_path) {
+        *reference = folder.join(&*reference).into_os_string().into_string().map_err(|path| {
+            let fault = Fault { key: "loss.reference".into(), value: format!("{path:?}"), must: "Unicode".into() };
+            ConfigError::Range { at: origins.at("loss.reference"), fault }
+        })?;
     }
     if let Task::Prompts(task) = &mut config.task {
         task.prompts = folder.join(&task.prompts);

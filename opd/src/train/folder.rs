@@ -70,16 +70,19 @@ pub fn prepare(out: &Path, resume: bool) -> Result<(FolderLock, Option<PathBuf>)
 /// Whether `config` goes on with the run that `out` holds: everything that decides a bit must be as it was.
 pub(super) fn check_same(config: &Config) -> Result<(), SaveError> {
     let path = config.out.join("config.toml");
-    let text = match fs::read_to_string(&path) {
+    match fs::read_to_string(&path) {
         // A run that was killed before it wrote anything.
         Ok(text) if text.is_empty() => return Ok(()),
-        Ok(text) => text,
+        Ok(_) => {}
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         Err(source) => return Err(SaveError::Io { path, source }),
-    };
+    }
     let differs = |key: String| SaveError::AnotherRun { path: path.clone(), key };
-    let before: toml::Table = text.parse().map_err(|_| differs("the whole file".into()))?;
-    let now: toml::Table = config.to_toml().parse().expect("a resolved configuration is TOML");
+    // Read as a run file, so that keys which are newer than the run have the defaults that it ran with.
+    let before = Config::load(&path, &[]).map_err(|_| differs("the whole file".into()))?;
+    let table =
+        |config: &Config| -> toml::Table { config.to_toml().parse().expect("a resolved configuration is TOML") };
+    let (before, now) = (table(&before), table(config));
     for key in before.keys().chain(now.keys()).filter(|key| !FREE.contains(&key.as_str())) {
         match (before.get(key), now.get(key)) {
             (Some(toml::Value::Table(a)), Some(toml::Value::Table(b))) => {
