@@ -13,6 +13,7 @@ use opd::loss::{Objective, View};
 use opd::sequences::Row;
 use opd::side::Side;
 use ptx::Cpu;
+use ptx::ops::divergence::Kind;
 use serde_json::Value;
 
 /// What stands in `[loss]`.
@@ -202,12 +203,18 @@ fn gradients_depend_on_neither_behaviour_nor_threads() {
     let models = models.each_ref();
     let rows: Vec<Row> =
         (0..4).map(|i| Row { ids: (0..12 + i).map(|t| (i * 17 + t * 5) % 60).collect(), prompt: 3 }).collect();
+    let mut kernel = [Kind::ReverseKl, Kind::ForwardKl].into_iter();
     for loss in ARMS {
         let file = run_file(dir.path(), "arm", loss, TWO);
         let objective = Config::load(&file, &[]).expect("it loads").loss.objective();
         let objective = Objective::Composed { objective, inv_temp: 1.25 };
         let want = gradient(&one, models, objective, &rows, false);
         assert!(want.iter().any(|&bits| bits << 1 != 0), "{loss}: no gradient");
+        if let Some(kind) = kernel.next() {
+            // The first two arms are the kernel itself.
+            let direct = Objective::Distill { kind, inv_temp: 1.25 };
+            assert!(gradient(&one, models, direct, &rows, false) == want, "{loss}: not the kernel's bits");
+        }
         assert!(gradient(&one, models, objective, &rows, true) == want, "{loss}: the rollout's view was trained on");
         assert!(gradient(&Cpu::new(3), models, objective, &rows, true) == want, "{loss}: threads change bits");
     }
