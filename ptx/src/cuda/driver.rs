@@ -122,7 +122,7 @@ pub fn load_driver(path: &Path) -> Result<(), CudaError> {
     }
     // SAFETY: a driver library's initialisers are safe to run, and the caller says that it is one.
     let library = unsafe { Library::new(path) };
-    let library = library.map_err(|e| CudaError::NoDriver { detail: format!("{}: {e}", path.display()) })?;
+    let library = library.map_err(|e| CudaError::NoDriver { detail: format!("{}: {}", path.display(), reason(&e)) })?;
     *chosen = Some((path.to_path_buf(), Box::leak(Box::new(library))));
     Ok(())
 }
@@ -144,16 +144,24 @@ pub(super) fn get() -> Result<&'static Driver, CudaError> {
 /// The installed driver, by the name that a driver has on Linux and then by those that cudarc knows, of which the first,
 /// without a version, is also that of the stub that comes with a toolkit. It stays loaded: a driver's threads do not survive unloading.
 fn system_library() -> Result<(PathBuf, &'static Library), CudaError> {
-    let mut detail = "no name to look for".to_string();
+    let mut detail = String::new();
     let first = cfg!(target_os = "linux").then(|| "libcuda.so.1".to_string());
     for name in first.into_iter().chain(["cuda", "nvcuda"].into_iter().flat_map(cudarc::get_lib_name_candidates)) {
         // SAFETY: the initialisers of an installed driver are safe to run.
         match unsafe { Library::new(&name) } {
             Ok(library) => return Ok((PathBuf::from(name), Box::leak(Box::new(library)))),
-            Err(e) => detail = e.to_string(),
+            // What is told is the reason of the first name, by which drivers are installed.
+            Err(e) if detail.is_empty() => detail = reason(&e),
+            Err(_) => {}
         }
     }
     Err(CudaError::NoDriver { detail })
+}
+
+/// What the loader said, which the error itself leaves to its cause.
+fn reason(error: &libloading::Error) -> String {
+    use std::error::Error;
+    error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
 impl Driver {
