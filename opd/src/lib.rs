@@ -14,6 +14,7 @@ pub mod clock;
 pub mod config;
 pub mod curve;
 pub mod eval;
+pub mod events;
 pub mod learner;
 pub mod loss;
 pub mod master;
