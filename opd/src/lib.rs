@@ -21,6 +21,7 @@ pub mod master;
 pub mod meter;
 pub mod pretrain;
 pub mod prompts;
+pub mod samples;
 pub mod score_lines;
 pub mod sequences;
 pub mod side;
