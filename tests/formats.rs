@@ -246,7 +246,14 @@ fn commands_write_what_is_documented() {
             assert!(text.contains(&format!("`{key}`")) || key == "eval", "docs/formats.md lacks {key} of metrics");
         }
     }
-    for file in ["config.toml", "curve.svg", "checkpoints/000001/trainer.json", "checkpoints/000001/config.json"] {
+    for file in [
+        "config.toml",
+        "curve.svg",
+        "samples.html",
+        "samples.jsonl",
+        "checkpoints/000001/trainer.json",
+        "checkpoints/000001/config.json",
+    ] {
         assert!(dir.join("run").join(file).exists(), "the run's folder lacks {file}");
     }
 }

@@ -1,5 +1,8 @@
 //! `leeway train`: on-policy distillation as a run file says.
 
+mod live;
+mod views;
+
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -13,6 +16,8 @@ use serde_json::{Value, json};
 
 use super::table::Table;
 use super::{Failure, Global};
+use live::Live;
+use views::Views;
 
 #[derive(Debug, Args)]
 pub struct TrainArgs {
@@ -61,7 +66,9 @@ pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
         eprintln!("{} held a run already; it is in {} now", config.out.display(), aside.display());
     }
     let origin = trainer.origin();
-    let mut log = Log::open(&config.out, &config.to_toml(), args.resume.then(|| trainer.updates()))?;
+    let resumed = args.resume.then(|| trainer.updates());
+    let mut log = Log::open(&config.out, &config.to_toml(), resumed)?;
+    let mut views = Views::open(&config.out, &config.student, resumed);
     let updates = u64::from(config.updates);
     if trainer.updates() >= updates {
         eprintln!("{} has {} updates already; nothing to do", config.out.display(), trainer.updates());
@@ -78,33 +85,33 @@ pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
         Some(report) => report,
         None => {
             let report = trainer.evaluate()?;
-            log.metrics(&json!({"eval": report, "origin": origin}))?;
+            let line = json!({"eval": report, "origin": origin});
+            log.metrics(&line)?;
+            views.metrics(&line);
             report
         }
     };
     say_eval(&before);
     let mut after = log.eval(|_| true)?.unwrap_or_else(|| before.clone());
-    let bar = global.bar(updates, "updates");
-    bar.set_position(trainer.updates());
-    bar.set_message("train");
     let mut lamp = config.loss.lambda.filter(|&lambda| lambda > 1.0);
+    let mut live = Live::new(global, trainer.updates(), updates, after.accuracy);
     let every = u64::from(config.eval.every);
     let save_every = config.checkpoint.as_ref().map_or(0, |c| u64::from(c.every));
     while trainer.updates() < updates {
         let sequences = config.sequences();
-        let (report, rollouts) = trainer.update(&mut |done| {
-            if done % 16 == 0 || done == sequences {
-                bar.set_prefix(format!("rollout {done}/{sequences}"));
-            }
-        })?;
+        let (report, rollouts) = trainer.update(&mut |done| live.sampled(done, sequences))?;
         log.rollouts(&rollouts, &config, &origin)?;
-        log.metrics(&json!(report))?;
+        let line = json!(report);
+        log.metrics(&line)?;
+        views.metrics(&line);
+        let oldest = rollouts.iter().flat_map(|(_, r)| &r.versions).map(|&(_, version)| version).min();
+        live.updated(&report, oldest);
         let cliff = report.target.as_ref().and_then(|target| target.lambda_star);
         if let (Some(lambda), Some(star)) = (lamp, cliff)
             && lambda > star
         {
             lamp = None;
-            bar.suspend(|| {
+            live.aside(|| {
                 eprintln!(
                     "warning: update {}: loss.lambda = {lambda} is above the 5 % quantile of lambda*, {star:.3}: the \
                      student may lose the output's form; watch accuracy and truncation, or take loss.target = \"bounded\"",
@@ -112,27 +119,21 @@ pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
                 );
             });
         }
-        bar.set_position(report.update);
-        bar.set_prefix(format!(
-            "loss {:.4}  KL {:.4}  D {:.2e}  {:.0} tok/s",
-            report.loss,
-            report.kl_teacher,
-            report.mismatch_nats,
-            report.tokens as f64
-                / (report.rollout_s + report.teacher_s + report.behaviour_s + report.train_s + report.sync_s)
-        ));
         let last = report.update == updates;
         if last || (every > 0 && report.update % every == 0) {
+            views.samples(&trainer, &rollouts, |at| rollout_line(&rollouts[at], &config, &origin));
             after = trainer.evaluate()?;
-            log.metrics(&json!({"eval": after}))?;
-            bar.suspend(|| say_eval(&after));
+            let line = json!({"eval": after});
+            log.metrics(&line)?;
+            views.metrics(&line);
+            live.evaluated(&after, || say_eval(&after));
         }
         if last || (save_every > 0 && report.update % save_every == 0) {
             log.sync()?;
             trainer.save()?;
         }
     }
-    bar.finish_and_clear();
+    live.finish();
     let summary = trainer.summary();
     let wall_s = watch.elapsed_s();
     if let Err(error) = opd::curve::write(&config.out) {
@@ -141,7 +142,7 @@ pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
     if !global.json {
         super::print(format_args!("{}", table(&config, trainer.holds_out(), &before, &after, &summary, wall_s)))?;
         super::print(format_args!(
-            "\n{}: checkpoints, metrics.jsonl, rollouts.jsonl, curve.svg\n",
+            "\n{}: checkpoints, metrics.jsonl, rollouts.jsonl, curve.svg, samples.html, events\n",
             config.out.display()
         ))?;
     }
@@ -221,6 +222,21 @@ fn nats(d: f64) -> String {
     if d == 0.0 { "0.0 (exactly)".to_owned() } else { format!("{d:.3e}") }
 }
 
+/// A line of `rollouts.jsonl`.
+fn rollout_line(
+    (asked, r): &(opd::source::Asked, engine::rollout::Rollout),
+    config: &Config,
+    origin: &opd::train::Origin,
+) -> Value {
+    json!({
+        "prompt_ids": asked.prompt, "ids": r.ids, "logprobs_rollout": r.logprobs,
+        "versions": r.versions, "seed": config.seed, "sample": r.sample,
+        "temperature": config.rollout.temperature, "top_p": config.rollout.top_p,
+        "recipe": origin.recipe_hash, "model": origin.student, "finish": r.finish.name(),
+        "top_k": 0, "min_p": 0.0, "device": origin.device,
+    })
+}
+
 /// The run's folder: resolved configuration, metrics, rollouts.
 struct Log {
     metrics_path: PathBuf,
@@ -241,7 +257,7 @@ impl Log {
             fs::write(&part, config).map_err(|e| named(&part, e))?;
             fs::rename(&part, &config_path).map_err(|e| named(&config_path, e))?;
         }
-        for path in [&metrics_path, &rollouts_path] {
+        for path in [&metrics_path, &rollouts_path, &out.join("samples.jsonl")] {
             match updates {
                 Some(updates) => keep_until(path, updates),
                 None => fs::write(path, ""),
@@ -277,14 +293,8 @@ impl Log {
         origin: &opd::train::Origin,
     ) -> Result<(), Failure> {
         let mut text = String::new();
-        for (asked, r) in rollouts {
-            let line = json!({
-                "prompt_ids": asked.prompt, "ids": r.ids, "logprobs_rollout": r.logprobs,
-                "versions": r.versions, "seed": config.seed, "sample": r.sample,
-                "temperature": config.rollout.temperature, "top_p": config.rollout.top_p,
-                "recipe": origin.recipe_hash, "model": origin.student, "finish": r.finish.name(),
-                "top_k": 0, "min_p": 0.0, "device": origin.device,
-            });
+        for rollout in rollouts {
+            let line = rollout_line(rollout, config, origin);
             text += &line.to_string();
             text.push('\n');
         }

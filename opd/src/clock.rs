@@ -27,3 +27,11 @@ impl Stopwatch {
         self.0.elapsed().as_secs_f64()
     }
 }
+
+/// Seconds since 1970, for files that say when they were written.
+#[must_use]
+#[allow(clippy::disallowed_methods)] // the allowed place
+pub fn unix_s() -> f64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0.0, |since| since.as_secs_f64()) // a clock set before 1970 says nothing
+}

@@ -178,6 +178,8 @@ pub struct Trainer {
     micro_tokens: usize,
     student_dir: PathBuf,
     totals: report::Totals,
+    /// KL(student || teacher) of every completion token of the last update, nats, in the order of its rollouts.
+    token_kl: Vec<f64>,
     origin: Origin,
 }
 
@@ -204,6 +206,19 @@ impl Trainer {
     #[must_use]
     pub fn origin(&self) -> Origin {
         self.origin.clone()
+    }
+
+    /// KL(student || teacher) of every completion token of the last update, nats: one list after the other, in the order
+    /// of its rollouts.
+    #[must_use]
+    pub fn token_kl(&self) -> &[f64] {
+        &self.token_kl
+    }
+
+    /// Whether a completion is right, where that can be judged.
+    #[must_use]
+    pub fn is_correct(&self, asked: &Asked, rollout: &Rollout) -> Option<bool> {
+        self.source.is_correct(asked, &rollout.ids)
     }
 
     /// The engine that rolls out.
@@ -234,6 +249,7 @@ impl Trainer {
         let on_teacher = self.config.loss.target == LossTarget::Teacher;
         let mut moved = Vec::new();
         self.learner.gradients.clear();
+        self.token_kl.clear();
         let mut sums = Sums::default();
         let mut mismatch = report::Mismatch::default();
         let (mut teacher_s, mut behaviour_s) = (0.0, 0.0);
@@ -271,6 +287,7 @@ impl Trainer {
             }
             let rollout_logprobs = rollouts[part.clone()].iter().flat_map(|r| &r.logprobs);
             mismatch.add(rollout_logprobs, &by_row.logprobs, &by_row.mismatch);
+            self.token_kl.extend(&by_row.kl);
             if self.rollout.is_none() {
                 self.check_identity(update, part.start, &rollouts[part.clone()])?;
             }

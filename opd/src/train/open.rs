@@ -248,6 +248,7 @@ impl Trainer {
             micro_tokens,
             student_dir: config.student.clone(),
             totals: Totals::default(),
+            token_kl: Vec::new(),
             origin,
             config,
         })
