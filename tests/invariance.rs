@@ -11,7 +11,7 @@ use engine::checkpoint::{Checkpoint, CheckpointError};
 use engine::engine::Engine;
 use engine::model::{Model, WeightSource};
 use engine::recipe::{Precision, Recipe};
-use engine::rollout::{Answer, InFlight, Limits, Request, Reservation, Rollout, ScoreRow, Session, replay, score};
+use engine::rollout::{Answer, InFlight, Limits, Request, Reservation, Rollout, ScoreRow, Session, generate, replay, score};
 use opd::learner::{Learner, Views};
 use opd::loss::{Objective, View};
 use opd::sequences::Row;
@@ -440,6 +440,73 @@ fn check_switch(arch: &str) {
                     assert_eq!(bits(&logprobs), bits(&rollout.logprobs), "{arch} {name}, preempted: {rollout:?}");
                 }
             }
+        }
+    }
+}
+
+/// Samples that are broken off and gone on with by another engine, one version later or not: what comes out says how to
+/// compute it again, and without a change of weights it is what an undisturbed run gives.
+#[test]
+fn broken_off_and_gone_on_with() {
+    let dir = common::golden_copy("qwen3", |config| config["max_position_embeddings"] = 400.into());
+    let checkpoint = Checkpoint::open(dir.path()).unwrap_or_else(|e| panic!("{e}"));
+    let setup = Setup { batch: 32, page_len: 4, threads: 2, poisoned: true, ..plain() };
+    let requests = requests(setup);
+    for (name, moves) in [("bf16", false), ("bf16", true), ("kv8", false), ("kv8", true)] {
+        let mut undisturbed = run(&mut engine(dir.path(), name, setup), setup);
+        undisturbed.sort_by_key(|r| r.sample);
+        let mut first = engine(dir.path(), name, setup);
+        let mut session = Session::new(&mut first, limits(setup));
+        for (number, request) in requests.iter().enumerate() {
+            session.submit(&first, number, request.clone()).expect("it can be served");
+        }
+        let mut all = Vec::new();
+        for _ in 0..5 {
+            session.step(&mut first, &mut |answer| match answer {
+                Answer::Rollout(rollout) => all.push(rollout),
+                other => panic!("{other:?}"),
+            });
+        }
+        let partials = session.partials();
+        assert!(partials.len() > 3, "{} samples are under way", partials.len());
+        session.close(&mut first);
+        // Those that had no token yet begin anew; that they are missing from the list is part of what is tested.
+        let mut rest = Vec::new();
+        for (number, request) in requests.iter().enumerate() {
+            for sample in request.first_sample..request.first_sample + u64::from(request.samples) {
+                if all.iter().any(|r| r.sample == sample) {
+                    continue;
+                }
+                let begun = partials.iter().find(|partial| partial.sample == sample);
+                let ids = begun.map_or(&[][..], |partial| &partial.ids);
+                let prompt = [&request.prompt[..], ids].concat();
+                let max_tokens = request.max_tokens - ids.len();
+                let asked = Request { prompt, max_tokens, samples: 1, first_sample: sample, ..request.clone() };
+                rest.push((number, begun.cloned(), asked));
+            }
+        }
+        let mut second = engine(dir.path(), name, setup);
+        second.retain_versions(1);
+        if moves {
+            second.update(1, &mut Moved { checkpoint: &checkpoint, version: 1, rescales: false }).expect("read");
+        }
+        let asked: Vec<Request> = rest.iter().map(|(.., asked)| asked.clone()).collect();
+        generate(&mut second, &asked, limits(setup), &mut |at, result| {
+            let (number, begun, _) = &rest[at];
+            let rollout = result.expect("it can be served");
+            let whole = begun.clone().map_or(rollout.clone(), |partial| partial.join(rollout));
+            all.push(Rollout { request: *number, ..whole });
+        });
+        all.sort_by_key(|r| r.sample);
+        assert_eq!(all.len(), undisturbed.len());
+        for (rollout, undisturbed) in all.iter().zip(&undisturbed) {
+            if !moves {
+                assert_eq!(rollout.ids, undisturbed.ids, "{name}");
+                assert_eq!(bits(&rollout.logprobs), bits(&undisturbed.logprobs), "{name}");
+                assert_eq!(rollout.finish, undisturbed.finish, "{name}");
+            }
+            let replayed = replay(&mut second, &requests[rollout.request], rollout, 9).expect("versions are retained");
+            assert_eq!(bits(&replayed.0), bits(&rollout.logprobs), "{name}, moves {moves}: {rollout:?}");
         }
     }
 }

@@ -100,7 +100,7 @@ pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
     while trainer.updates() < updates {
         let sequences = config.sequences();
         let (report, rollouts) = trainer.update(&mut |done| live.sampled(done, sequences))?;
-        log.rollouts(&rollouts, &config, &origin)?;
+        log.rollouts(report.update, &rollouts, &config, &origin)?;
         let line = json!(report);
         log.metrics(&line)?;
         views.metrics(&line);
@@ -121,7 +121,7 @@ pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
         }
         let last = report.update == updates;
         if last || (every > 0 && report.update % every == 0) {
-            views.samples(&trainer, &rollouts, |at| rollout_line(&rollouts[at], &config, &origin));
+            views.samples(&trainer, &rollouts, |at| rollout_line(report.update, &rollouts[at], &config, &origin));
             after = trainer.evaluate()?;
             let line = json!({"eval": after});
             log.metrics(&line)?;
@@ -155,7 +155,7 @@ pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
         "mismatch_nats_max": measured(json!(summary.mismatch_nats_max)), "by_source": measured(json!(summary.by_source)),
         "updates": trainer.updates(), "tokens": summary.tokens, "wall_s": wall_s,
         "rollout_s": summary.rollout_s, "teacher_s": summary.teacher_s, "behaviour_s": summary.behaviour_s,
-        "train_s": summary.train_s, "sync_s": summary.sync_s, "seed": config.seed,
+        "train_s": summary.train_s, "sync_s": summary.sync_s, "wait_s": summary.wait_s, "seed": config.seed,
         "weights_version": trainer.updates(), "student": origin.student, "teacher": origin.teacher,
         "recipe": config.rollout.recipe, "recipe_hash": origin.recipe_hash, "device": origin.device, "out": config.out,
     });
@@ -193,13 +193,14 @@ fn table(config: &Config, held_out: bool, before: &EvalReport, after: &EvalRepor
         format!("{:.4}", after.kl_teacher),
     ]);
     let mut stages = Table::new(["stage", "seconds", "share", "tokens/s"]);
-    let all = s.rollout_s + s.teacher_s + s.behaviour_s + s.train_s + s.sync_s;
+    let all = s.rollout_s + s.teacher_s + s.behaviour_s + s.train_s + s.sync_s + s.wait_s;
     for (name, seconds) in [
         ("rollout", s.rollout_s),
         ("teacher", s.teacher_s),
         ("mismatch", s.behaviour_s),
         ("update", s.train_s),
         ("weights swap", s.sync_s),
+        ("waiting for stages", s.wait_s),
         ("all", all),
     ] {
         let (share, rate) = if all > 0.0 { (100.0 * seconds / all, s.tokens as f64 / seconds) } else { (0.0, 0.0) };
@@ -224,12 +225,13 @@ fn nats(d: f64) -> String {
 
 /// A line of `rollouts.jsonl`.
 fn rollout_line(
+    update: u64,
     (asked, r): &(opd::source::Asked, engine::rollout::Rollout),
     config: &Config,
     origin: &opd::train::Origin,
 ) -> Value {
     json!({
-        "prompt_ids": asked.prompt, "ids": r.ids, "logprobs_rollout": r.logprobs,
+        "update": update, "prompt_ids": asked.prompt, "ids": r.ids, "logprobs_rollout": r.logprobs,
         "versions": r.versions, "seed": config.seed, "sample": r.sample,
         "temperature": config.rollout.temperature, "top_p": config.rollout.top_p,
         "recipe": origin.recipe_hash, "model": origin.student, "finish": r.finish.name(),
@@ -288,13 +290,14 @@ impl Log {
 
     fn rollouts(
         &mut self,
+        update: u64,
         rollouts: &[(opd::source::Asked, engine::rollout::Rollout)],
         config: &Config,
         origin: &opd::train::Origin,
     ) -> Result<(), Failure> {
         let mut text = String::new();
         for rollout in rollouts {
-            let line = rollout_line(rollout, config, origin);
+            let line = rollout_line(update, rollout, config, origin);
             text += &line.to_string();
             text.push('\n');
         }
@@ -314,7 +317,7 @@ fn keep_until(path: &Path, updates: u64) -> std::io::Result<()> {
     let belongs = |line: &&str| {
         let Ok(value) = serde_json::from_str::<Value>(line) else { return false };
         let update = value["update"].as_u64().or(value["eval"]["update"].as_u64());
-        // A rollout's version is the number of updates before it.
+        // A line of an older run has no update; its version is the number of updates before it.
         let before = value["versions"][0][1].as_u64().map(|version| version + 1);
         update.or(before).is_some_and(|update| update <= updates)
     };

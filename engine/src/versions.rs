@@ -2,6 +2,7 @@
 //! which earlier versions wrote can be rebuilt.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use ptx::Cpu;
 use ptx::kv_tile::KvScale;
@@ -30,19 +31,21 @@ pub(crate) trait Weights: Sized {
     fn static_scales(&self) -> Vec<u32>;
 }
 
-impl Weights for Model {
+/// Shared with those that only read it, such as a scoring stage and the loss; then it is never updated.
+impl Weights for Arc<Model> {
     type Device = Cpu;
 
     fn version(&self) -> u64 {
         Model::version(self)
     }
 
-    fn room(&self, _: &Cpu) -> Result<Model, EngineError> {
-        Ok(Model::empty(self.config.clone(), self.recipe.clone()))
+    fn room(&self, _: &Cpu) -> Result<Arc<Model>, EngineError> {
+        Ok(Arc::new(Model::empty(self.config.clone(), self.recipe.clone())))
     }
 
     fn write(&mut self, cpu: &Cpu, version: u64, source: &mut dyn WeightSource) -> Result<(), EngineError> {
-        Ok(self.update(cpu, version, source)?)
+        let model = Arc::get_mut(self).expect("a model that others read is not updated");
+        Ok(model.update(cpu, version, source)?)
     }
 
     fn static_scales(&self) -> Vec<u32> {

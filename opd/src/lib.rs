@@ -15,6 +15,7 @@ pub mod config;
 pub mod curve;
 pub mod eval;
 pub mod events;
+pub mod flow;
 pub mod learner;
 pub mod loss;
 pub mod master;

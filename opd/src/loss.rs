@@ -82,11 +82,21 @@ pub struct View<'a> {
     pub hidden: &'a [f32],
 }
 
+/// In the place of a model that is not there any more.
+pub const NO_MODEL: usize = usize::MAX;
+
 /// Where another model's logits of the same rows come from.
 #[derive(Debug)]
 pub enum Logits<'a> {
     /// From its hidden rows, here.
     Here(View<'a>),
+    /// From hidden rows of several models, here.
+    Several {
+        /// Each model, with the hidden rows of all rows.
+        views: Vec<View<'a>>,
+        /// Which of them each row's logits are from; [`NO_MODEL`] where none is to be had.
+        of: &'a [usize],
+    },
     /// From the last step of an engine, which may be on another device.
     Step {
         /// The engine.
@@ -107,6 +117,7 @@ impl Logits<'_> {
     fn vocab(&self) -> usize {
         match self {
             Logits::Here(view) => view.head.n(),
+            Logits::Several { views, .. } => views.first().map_or(0, |view| view.head.n()),
             Logits::Step { engine, .. } => engine.config().vocab,
         }
     }
@@ -117,6 +128,25 @@ impl Logits<'_> {
             Logits::Here(View { head, hidden }) => {
                 let width = head.k();
                 logits(cpu, head, n, &hidden[first * width..(first + n) * width], into);
+            }
+            Logits::Several { views, of } => {
+                let of = &of[first..first + n];
+                let vocab = views.first().map_or(0, |view| view.head.n());
+                into.clear();
+                into.resize(n * vocab, 0.0);
+                let (mut hidden, mut made) = (Vec::new(), Vec::new());
+                for (model, View { head, hidden: all }) in views.iter().enumerate() {
+                    let own: Vec<usize> = (0..n).filter(|&row| of[row] == model).collect();
+                    hidden.clear();
+                    let width = head.k();
+                    own.iter().for_each(|&row| {
+                        hidden.extend_from_slice(&all[(first + row) * width..(first + row + 1) * width]);
+                    });
+                    logits(cpu, head, own.len(), &hidden, &mut made);
+                    for (from, &row) in made.chunks_exact(vocab).zip(&own) {
+                        into[row * vocab..(row + 1) * vocab].copy_from_slice(from);
+                    }
+                }
             }
             Logits::Step { engine, rows } => {
                 into.clear();
@@ -153,7 +183,8 @@ pub struct Rows<'a> {
 pub struct ByRow {
     /// ln p of the target under the student at the objective's temperature.
     pub logprobs: Vec<f32>,
-    /// KL(rollout || student), exact over the vocabulary, at the objective's temperature; empty without `behaviour`.
+    /// KL(rollout || student), exact over the vocabulary, at the objective's temperature; empty without `behaviour`, and
+    /// NaN where the rollout's model is not there any more.
     pub mismatch: Vec<f64>,
     /// ln p of the target under the rollout's model, at the objective's temperature; empty unless that is an engine's.
     pub behaviour: Vec<f32>,
@@ -251,6 +282,10 @@ pub fn loss(
             let out = &mut by_row.mismatch[first..first + n];
             divergence::kl(cpu, n, vocab, rows.valid, inv_temp, &ws.other, &ws.student, out)
                 .map_err(|e| fail(e.row(), e.to_string()))?;
+            if let Logits::Several { of, .. } = behaviour {
+                let rows = out.iter_mut().zip(&of[first..first + n]);
+                rows.filter(|(_, of)| **of == NO_MODEL).for_each(|(out, _)| *out = f64::NAN);
+            }
         }
         match objective {
             Objective::Distill { kind, .. } => {

@@ -192,6 +192,21 @@ impl Source {
         }
     }
 
+    /// BLAKE3 of a file's prompts and answers, in order: what a run's data order goes by, beside its seed.
+    #[must_use]
+    pub fn fingerprint(&self) -> Option<String> {
+        let Source::File { rows, .. } = self else { return None };
+        let mut hasher = blake3::Hasher::new();
+        for (ids, answer) in rows {
+            hasher.update(&(ids.len() as u64).to_le_bytes());
+            hasher.update(bytemuck::cast_slice(ids));
+            let answer = answer.as_deref().unwrap_or_default();
+            hasher.update(&(answer.len() as u64).to_le_bytes());
+            hasher.update(answer.as_bytes());
+        }
+        Some(hasher.finalize().to_hex().to_string())
+    }
+
     /// Whether a completion is right; nothing when there is no answer to compare with.
     #[must_use]
     pub fn is_correct(&self, asked: &Asked, completion: &[u32]) -> Option<bool> {

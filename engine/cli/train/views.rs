@@ -60,7 +60,6 @@ impl Views {
         for at in opd::samples::chosen(config.seed, trainer.updates(), rollouts.len()) {
             let (asked, rollout) = &rollouts[at];
             let mut line = lines(at);
-            line["update"] = trainer.updates().into();
             line["kl_teacher"] = lists[at].into();
             line["correct"] = trainer.is_correct(asked, rollout).into();
             text += &line.to_string();

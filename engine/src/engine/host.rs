@@ -17,7 +17,7 @@ use crate::versions::Versions;
 #[derive(Debug)]
 pub(super) struct Host {
     pub cpu: Arc<Cpu>,
-    pub versions: Versions<Model>,
+    pub versions: Versions<Arc<Model>>,
     /// The weights version of the last step: whose head its logits take.
     ran: u64,
     ids: Vec<u32>,
@@ -50,7 +50,7 @@ impl Host {
         Host {
             cpu,
             ran: model.version(),
-            versions: Versions::new(model),
+            versions: Versions::new(Arc::new(model)),
             ids: Vec::new(),
             positions: Vec::new(),
             spans: Vec::new(),

@@ -229,6 +229,30 @@ impl Engine {
         }
     }
 
+    /// The model for those that read it beside this engine, which must not update it while they do.
+    ///
+    /// # Panics
+    /// As [`Engine::model`].
+    #[must_use]
+    pub fn shared_model(&self) -> Arc<Model> {
+        match &self.backend {
+            Backend::Host(host) => Arc::clone(host.versions.present()),
+            Backend::Cuda(_) => panic!("the model is on {}, and there is none here", self.device),
+        }
+    }
+
+    /// A weights version that is held, on the CPU.
+    ///
+    /// # Panics
+    /// As [`Engine::model`].
+    #[must_use]
+    pub fn model_at(&self, version: u64) -> Option<&Model> {
+        match &self.backend {
+            Backend::Host(host) => host.versions.get(version).map(|model| &**model),
+            Backend::Cuda(_) => panic!("the model is on {}, and there is none here", self.device),
+        }
+    }
+
     /// The model's architecture.
     #[must_use]
     pub fn config(&self) -> &ModelConfig {

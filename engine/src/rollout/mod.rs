@@ -12,7 +12,7 @@ mod session;
 pub use crate::engine::Top;
 pub use crate::scheduler::{InFlight, Limits, Reservation};
 pub use replay::{ReplayError, replay};
-pub use request::{Finish, PromptLogprobs, Rebuilt, Request, RequestError, Rollout, ScoreRow, Scores};
+pub use request::{Finish, Partial, PromptLogprobs, Rebuilt, Request, RequestError, Rollout, ScoreRow, Scores};
 pub use session::{Answer, Session};
 
 use crate::engine::Engine;

@@ -121,6 +121,93 @@ pub struct Rollout {
     pub prompt_versions: Vec<(usize, u64)>,
 }
 
+impl Rollout {
+    /// Whether one weights version sampled all of it, from keys and values of its own.
+    #[must_use]
+    pub fn is_only_of(&self, version: u64) -> bool {
+        let rebuilt = self.rebuilt.iter().flat_map(|rebuilt| &rebuilt.kv);
+        self.versions.iter().chain(&self.prompt_versions).chain(rebuilt).all(|&(_, own)| own == version)
+    }
+}
+
+/// The beginning of a completion that is not finished: enough to go on with it elsewhere or later.
+///
+/// To go on, ask for one sample of the prompt with these ids behind it, under the same seed and sample index: draws are
+/// keyed by position, so they are those that would have come. [`Partial::join`] makes one rollout of both.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Partial {
+    /// Number of its request.
+    pub request: usize,
+    /// Sample index.
+    pub sample: u64,
+    /// Sampled ids, at least one.
+    pub ids: Vec<u32>,
+    /// As in [`Rollout`], and so those below.
+    pub logprobs: Vec<f32>,
+    /// See there.
+    pub logprobs_raw: Vec<f32>,
+    /// See there.
+    pub support: Vec<u32>,
+    /// See there.
+    pub versions: Vec<(usize, u64)>,
+    /// See there.
+    pub rebuilt: Vec<Rebuilt>,
+    /// See there.
+    pub prompt_versions: Vec<(usize, u64)>,
+}
+
+impl Partial {
+    /// The whole completion, of which `rest` is an answer to the prompt with these ids behind it. The keys and values
+    /// that the rest was drawn from are computed anew where it begins, and the rollout says so.
+    #[must_use]
+    pub fn join(self, rest: Rollout) -> Rollout {
+        let (request, finish) = (rest.request, rest.finish);
+        let Partial { sample, ids, logprobs, logprobs_raw, support, versions, rebuilt, prompt_versions, .. } =
+            self.extended(rest.into());
+        Rollout {
+            request,
+            sample,
+            ids,
+            logprobs,
+            logprobs_raw,
+            support,
+            top: Vec::new(),
+            prompt_logprobs: None,
+            finish,
+            text: None,
+            versions,
+            rebuilt,
+            prompt_versions,
+        }
+    }
+
+    /// The same of a rest that is not finished either.
+    #[must_use]
+    pub fn extended(mut self, rest: Partial) -> Partial {
+        let at = self.ids.len();
+        for (first, version) in rest.versions {
+            if self.versions.last().is_none_or(|&(_, last)| last != version) {
+                self.versions.push((at + first, version));
+            }
+        }
+        self.rebuilt.push(Rebuilt { first: at, kv: rest.prompt_versions });
+        self.rebuilt.extend(rest.rebuilt.into_iter().map(|later| Rebuilt { first: at + later.first, kv: later.kv }));
+        self.ids.extend(rest.ids);
+        self.logprobs.extend(rest.logprobs);
+        self.logprobs_raw.extend(rest.logprobs_raw);
+        self.support.extend(rest.support);
+        self
+    }
+}
+
+impl From<Rollout> for Partial {
+    fn from(rollout: Rollout) -> Partial {
+        let Rollout { request, sample, ids, logprobs, logprobs_raw, support, versions, rebuilt, prompt_versions, .. } =
+            rollout;
+        Partial { request, sample, ids, logprobs, logprobs_raw, support, versions, rebuilt, prompt_versions }
+    }
+}
+
 /// What to score.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScoreRow {

@@ -14,7 +14,7 @@ use ptx::ops::sample::{RowDraw, SampleError, Sampled};
 use ptx::rng::sample_uniform;
 
 use super::request::{
-    Finish, PromptLogprobs, Rebuilt, Request, RequestError, Rollout, ScoreRow, Scores, check, check_row,
+    Finish, Partial, PromptLogprobs, Rebuilt, Request, RequestError, Rollout, ScoreRow, Scores, check, check_row,
 };
 use crate::engine::{Draw, Drew, Engine, EngineError, Feed, LOGIT_ROWS, Switch, Top};
 use crate::model::WeightSource;
@@ -218,6 +218,35 @@ impl Session {
             self.scheduler.abort(engine.kv_mut(), *job);
         }
         self.jobs.clear();
+    }
+
+    /// Tokens sampled so far of every sample under way, in the order of their requests and samples. Those that have none
+    /// yet, and requests whose samples were not made yet, are left out.
+    #[must_use]
+    pub fn partials(&self) -> Vec<Partial> {
+        let mut partials: Vec<Partial> = self.scheduler.under_way().filter_map(|id| self.partial(id)).collect();
+        partials.sort_unstable_by_key(|partial| (partial.request, partial.sample));
+        partials
+    }
+
+    fn partial(&self, id: SampleId) -> Option<Partial> {
+        let ask = self.jobs.get(&id.job())?;
+        let Kind::Sample { request, samples, .. } = &ask.kind else { return None };
+        let ids = self.scheduler.tokens(id)[request.prompt.len()..].to_vec();
+        let sample = samples.get(id.index() as usize).filter(|_| !ids.is_empty())?;
+        let (versions, _) = self.scheduler.history(id);
+        let count = ids.len();
+        Some(Partial {
+            request: ask.number,
+            sample: request.first_sample + u64::from(id.index()),
+            logprobs: sample.logprobs[..count].to_vec(),
+            logprobs_raw: sample.logprobs_raw[..count].to_vec(),
+            support: sample.support[..count].to_vec(),
+            versions: versions.iter().copied().filter(|&(first, _)| first < count).collect(),
+            rebuilt: sample.rebuilt.iter().filter(|rebuilt| rebuilt.first < count).cloned().collect(),
+            prompt_versions: sample.prompt_versions.clone(),
+            ids,
+        })
     }
 
     /// Drops a request and whatever it has so far; false if it is over already.

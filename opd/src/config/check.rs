@@ -4,7 +4,7 @@ use std::path::Path;
 
 use ptx::ops::sample::Params;
 
-use super::{Config, Schedule, Task};
+use super::{Config, InFlight, Schedule, StepsOff, Task};
 
 /// A value that has the right kind and is still wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -65,12 +65,7 @@ impl Config {
         let must = "1: the loss is over the whole distribution, so rollouts are drawn from the whole of it";
         need("rollout.top_p", rollout.top_p, rollout.top_p.to_bits() == 1.0_f64.to_bits(), must)?;
         need("rollout.max_tokens", rollout.max_tokens, rollout.max_tokens > 0, "at least 1")?;
-        match self.schedule {
-            Schedule::Sync => {
-                let must = "0 when `schedule` is \"sync\", which trains on the newest weights only";
-                need("rollout.staleness_max", rollout.staleness_max, rollout.staleness_max == 0, must)?;
-            }
-        }
+        self.check_schedule()?;
         need("train.lr", train.lr, positive(train.lr), "more than 0 and finite")?;
         need("train.clip", train.clip, train.clip > 0.0, "more than 0; inf for no clipping")?;
         need("train.batch", train.batch, train.batch > 0, "at least 1")?;
@@ -87,6 +82,32 @@ impl Config {
             need("checkpoint.every", checkpoint.every, checkpoint.every > 0, "at least 1")?;
         }
         Ok(())
+    }
+
+    fn check_schedule(&self) -> Result<(), Fault> {
+        let (staleness, in_flight) = (self.rollout.staleness_max, self.rollout.in_flight);
+        need("wait_s", self.wait_s, self.wait_s > 0.0 && self.wait_s.is_finite(), "more than 0 and finite")?;
+        let drains = in_flight == InFlight::Drain;
+        let spelled = format!("{in_flight:?}").to_lowercase();
+        match self.schedule {
+            Schedule::Sync => {
+                let must = "0 when `schedule` is \"sync\", which trains on the newest weights only";
+                need("rollout.staleness_max", staleness, staleness == 0, must)?;
+                let must = "\"drain\" when `schedule` is \"sync\": nothing is running when weights change";
+                need("rollout.in_flight", spelled, drains, must)
+            }
+            Schedule::StepsOff(StepsOff { steps_off }) => {
+                need("schedule.steps_off", steps_off, steps_off > 0, "at least 1; \"sync\" is 0 steps off")?;
+                let must = format!("at least `schedule.steps_off`, which is {steps_off}");
+                need("rollout.staleness_max", staleness, staleness >= steps_off, &must)?;
+                let must = "\"drain\" with `steps_off`: the rollouts of an update all come from one version";
+                need("rollout.in_flight", spelled, drains, must)
+            }
+            Schedule::Async => {
+                let must = "at least 1 when `schedule` is \"async\": rollouts that are not a version behind are \"sync\"";
+                need("rollout.staleness_max", staleness, staleness > 0, must)
+            }
+        }
     }
 }
 

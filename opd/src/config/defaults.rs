@@ -12,6 +12,10 @@ pub(super) fn out() -> PathBuf {
     PathBuf::from("runs/opd")
 }
 
+pub(super) fn wait_s() -> f64 {
+    600.0
+}
+
 pub(super) fn max_prompt() -> u32 {
     1024
 }

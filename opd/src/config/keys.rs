@@ -3,7 +3,7 @@
 
 use toml::{Table, Value};
 
-use super::{Checkpoint, Config, Loss, PromptTask, Task, defaults};
+use super::{Checkpoint, Config, Loss, PromptTask, StepsOff, Task, defaults};
 use crate::tasks::TaskSpec;
 
 /// The words that a key takes, and those that mean something but cannot be run.
@@ -14,7 +14,7 @@ pub(super) struct Words {
 }
 
 pub(super) const WORDS: [Words; 8] = [
-    Words { key: "schedule", taken: &["sync"], refused: &["n-step-off", "async"] },
+    Words { key: "schedule", taken: &["sync", "async"], refused: &[] },
     Words { key: "budget", taken: &["off"], refused: &["on"] },
     Words { key: "task.name", taken: &TaskSpec::NAMES, refused: &[] },
     Words {
@@ -24,7 +24,7 @@ pub(super) const WORDS: [Words; 8] = [
     },
     Words { key: "loss.support", taken: &["dense", "teacher-top-k", "student-top-k"], refused: &[] },
     Words { key: "loss.target", taken: &["teacher", "extrapolated", "bounded", "trust-region"], refused: &[] },
-    Words { key: "rollout.in_flight", taken: &["drain"], refused: &["keep", "recompute"] },
+    Words { key: "rollout.in_flight", taken: &["drain", "keep", "recompute"], refused: &[] },
     Words { key: "train.precision", taken: &["bf16", "f32"], refused: &[] },
 ];
 
@@ -39,6 +39,11 @@ pub(super) fn known(task: &Table) -> Table {
     let mut known = without_task();
     known.insert("task".to_string(), Value::Table(task));
     known
+}
+
+/// The keys of `schedule` where it is a table.
+pub(super) fn schedule() -> Table {
+    table(&StepsOff { steps_off: 1 })
 }
 
 /// Every key of any task.
@@ -57,6 +62,7 @@ fn without_task() -> Table {
         updates: defaults::updates(),
         seed: 0,
         schedule: super::Schedule::Sync,
+        wait_s: defaults::wait_s(),
         budget: super::Budget::Off,
         out: defaults::out(),
         task: prompt_task(),

@@ -149,6 +149,7 @@ pub(super) fn parse(
     require(&table, &origins)?;
 
     fill_max_tokens(&mut table);
+    fill_schedule(&mut table);
     let mut config: Config = table.try_into().map_err(|error: toml::de::Error| {
         // Keys, kinds and words were checked above with the types' own words, so this is for what they cannot say.
         ConfigError::Syntax { at: file.to_string(), what: error.to_string().trim().to_string() }
@@ -242,11 +243,15 @@ fn apply(table: &mut Table, set: &str, origins: &mut Origins) -> Result<(), Conf
     let (path, raw) = set.split_once('=').ok_or_else(|| wrong("write key=value, such as train.lr=1e-3".to_string()))?;
     let (path, raw) = (path.trim(), raw.trim());
     let segments: Vec<&str> = path.split('.').map(str::trim).collect();
+    // A word in the file gives way to a table: `schedule = "sync"` and --set schedule.steps_off=1.
+    if segments.len() > 1 && segments[0] == "schedule" && table.get("schedule").is_some_and(Value::is_str) {
+        table.remove("schedule");
+    }
     if segments.iter().any(|segment| segment.is_empty()) {
         return Err(wrong("the key has an empty part; write it as in train.lr=1e-3".to_string()));
     }
     let value = match raw.parse::<Value>() {
-        Ok(value) if value.is_str() || !takes_text(&segments) => value,
+        Ok(value) if value.is_str() || value.is_table() || !takes_text(&segments) => value,
         _ => Value::String(raw.to_string()),
     };
     let (last, tables) = segments.split_last().expect("split gives at least one part");
@@ -317,6 +322,7 @@ fn check_table(table: &Table, known: &Table, prefix: &str, origins: &Origins) ->
         };
         match (example, value) {
             (Value::Table(known), Value::Table(table)) => check_table(table, known, &path, origins)?,
+            (_, Value::Table(table)) if path == "schedule" => check_table(table, &keys::schedule(), &path, origins)?,
             (Value::Integer(_), &Value::Integer(value)) => {
                 // The seed alone has 64 bits.
                 let max = if path == "seed" { i64::MAX } else { i64::from(u32::MAX) };
@@ -405,5 +411,22 @@ fn fill_max_tokens(table: &mut Table) {
     let rollout = table.entry("rollout").or_insert_with(|| Value::Table(Table::new()));
     if let Value::Table(rollout) = rollout {
         rollout.entry("max_tokens").or_insert(Value::Integer(tokens));
+    }
+}
+
+/// How stale rollouts may be, and what becomes of running ones, goes by the schedule unless the file says it.
+fn fill_schedule(table: &mut Table) {
+    let (staleness, in_flight) = match table.get("schedule") {
+        Some(Value::Table(schedule)) => match schedule.get("steps_off") {
+            Some(steps) => (steps.clone(), "drain"),
+            None => return, // an empty table: said below
+        },
+        Some(Value::String(word)) if word == "async" => (Value::Integer(2), "keep"),
+        _ => return,
+    };
+    let rollout = table.entry("rollout").or_insert_with(|| Value::Table(Table::new()));
+    if let Value::Table(rollout) = rollout {
+        rollout.entry("staleness_max").or_insert(staleness);
+        rollout.entry("in_flight").or_insert_with(|| in_flight.into());
     }
 }

@@ -5,8 +5,9 @@
 //! teacher = "models/teacher"
 //! updates = 200
 //! seed = 0
-//! schedule = "sync"
+//! schedule = "sync"               # "async", or { steps_off = 1 }
 //! budget = "off"
+//! wait_s = 600.0                  # seconds without progress after which a stage that waits gives up
 //! out = "runs/first"              # relative to where the command runs
 //!
 //! [task]                          # a procedural task, or: prompts = "file.jsonl", max_prompt = 1024
@@ -33,8 +34,8 @@
 //! temperature = 1.0
 //! top_p = 1.0
 //! max_tokens = 9                  # unless given, what the task needs, or 256 for prompts
-//! staleness_max = 0
-//! in_flight = "drain"
+//! staleness_max = 0               # versions; n for steps_off = n, 2 for "async"
+//! in_flight = "drain"             # "async": keep, which is its default, or recompute
 //!
 //! [train]
 //! precision = "bf16"              # f32
@@ -68,6 +69,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::flow::Lead;
 use crate::tasks::TaskSpec;
 
 pub use check::Fault;
@@ -91,6 +93,9 @@ pub struct Config {
     /// How rollouts, scoring and updates take turns.
     #[serde(default)]
     pub schedule: Schedule,
+    /// Seconds without progress after which a stage that waits for another gives up.
+    #[serde(default = "defaults::wait_s")]
+    pub wait_s: f64,
     /// What holds mismatch in bounds.
     #[serde(default)]
     pub budget: Budget,
@@ -123,6 +128,19 @@ pub enum Schedule {
     /// One after the other; rollouts always come from the newest weights.
     #[default]
     Sync,
+    /// Rollouts go on beside updates, as far ahead as staleness allows, and take new weights over in mid-sequence.
+    Async,
+    /// Rollouts for an update come from the weights of exactly this many updates before it, or from the first ones.
+    #[serde(rename = "steps_off", untagged)]
+    StepsOff(StepsOff),
+}
+
+/// `{ steps_off = n }`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StepsOff {
+    /// How many, at least 1.
+    pub steps_off: u32,
 }
 
 /// What holds mismatch in bounds.
@@ -182,6 +200,10 @@ pub enum InFlight {
     /// They wait until none is running.
     #[default]
     Drain,
+    /// Running rollouts go on with the keys and values that they have.
+    Keep,
+    /// Running rollouts go on with keys and values computed anew.
+    Recompute,
 }
 
 /// How the student is updated: AdamW with a linear warm-up, then a constant rate.
@@ -247,6 +269,16 @@ impl Config {
         toml::to_string(self).expect("a checked configuration can be written")
     }
 
+    /// How far rollouts go ahead of updates; none where they take turns.
+    #[must_use]
+    pub fn lead(&self) -> Option<Lead> {
+        match self.schedule {
+            Schedule::Sync => None,
+            Schedule::StepsOff(StepsOff { steps_off }) => Some(Lead::Exactly(u64::from(steps_off))),
+            Schedule::Async => Some(Lead::UpTo(u64::from(self.rollout.staleness_max))),
+        }
+    }
+
     /// Sequences of an update.
     #[must_use]
     pub fn sequences(&self) -> usize {
@@ -264,6 +296,16 @@ impl<'de> Deserialize<'de> for Task {
             table.try_into().map(Task::Procedural)
         };
         task.map_err(|error| serde::de::Error::custom(error.message()))
+    }
+}
+
+impl From<InFlight> for engine::rollout::InFlight {
+    fn from(in_flight: InFlight) -> Self {
+        match in_flight {
+            InFlight::Drain => Self::Drain,
+            InFlight::Keep => Self::Keep,
+            InFlight::Recompute => Self::Recompute,
+        }
     }
 }
 

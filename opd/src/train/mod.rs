@@ -1,16 +1,19 @@
-//! The synchronous loop: roll out, score with the teacher, update, swap the weights.
+//! A run: roll out, score with the teacher, update, swap the weights; one after the other, or with rollouts and scores in
+//! stages of their own ([`crate::flow`]).
 //!
 //! ```text
 //! prompts -> rollouts (recipe, version v) -> teacher's hidden rows -> loss and mismatch -> gradients -> version v + 1
 //! ```
 
 mod folder;
+mod in_flight;
 mod open;
+mod past;
 mod report;
 mod save;
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use engine::engine::{Engine, EngineError};
 use engine::rollout::{Finish, Limits, Request, RequestError, Rollout};
@@ -22,9 +25,10 @@ use ptx::ops::sample::Params;
 
 use crate::clock::Stopwatch;
 use crate::config::{Config, LossTarget};
+use crate::flow::{Stages, WaitError};
 use crate::eval::{EvalSettings, PromptFailed, collect, evaluate, row};
 use crate::learner::{Learner, Views};
-use crate::loss::{LossError, Objective, Sums};
+use crate::loss::{Logits, LossError, Objective, Sums, View};
 use crate::master::Master;
 use crate::sequences::{Row, micro_batches};
 use crate::side::Beside;
@@ -33,7 +37,7 @@ use crate::tasks::Split;
 
 pub use folder::{FolderLock, model_inside, prepare};
 pub use open::{OpenError, fits_cuda};
-pub use report::{BySource, EvalReport, Summary, TargetReport, UpdateReport};
+pub use report::{AgeReport, BySource, EvalReport, Summary, TargetReport, UpdateReport};
 pub use save::SaveError;
 
 /// Held-out draws use sample indices from here, so that they never meet those of training.
@@ -54,6 +58,14 @@ pub enum TrainError {
         prompt: u64,
         /// Why.
         source: RequestError,
+    },
+    /// A stage that was waited for failed, or did not come.
+    #[error("update {update}: {source}")]
+    Wait {
+        /// Which update.
+        update: u64,
+        /// Why.
+        source: WaitError,
     },
     /// An evaluation could not be run.
     #[error("evaluation after update {update}: {source}")]
@@ -106,6 +118,9 @@ pub enum TrainError {
         /// What the trainer's forward pass said.
         train_logprob: f32,
     },
+    /// A checkpoint could not be written.
+    #[error(transparent)]
+    Save(#[from] SaveError),
     /// Weights could not be taken over.
     #[error(transparent)]
     Weights(#[from] EngineError),
@@ -148,10 +163,38 @@ pub struct Origin {
     pub reference: Option<String>,
     /// Hash of the rollout recipe.
     pub recipe_hash: String,
+    /// Hash of the prompts, of a run that takes them from a file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompts: Option<String>,
     /// Device of rollouts and teacher.
     pub device: String,
     /// What of it bits depend on.
     pub device_kind: String,
+}
+
+/// The rollout's own view of what it sampled.
+#[derive(Debug)]
+enum Behaviour {
+    /// By the engine that rolls out, at the present version.
+    Present(Beside),
+    /// By an engine that keeps the versions which may still be trained on.
+    Past(Box<past::Past>),
+}
+
+/// The teacher, which everything but the scoring stage asks here.
+#[derive(Debug)]
+struct Teacher {
+    engine: Engine,
+    side: Beside,
+}
+
+/// What an update trains on.
+struct Batch {
+    /// Prompt and completion, in order of prompt and sample.
+    rollouts: Vec<(Asked, Rollout)>,
+    rows: Vec<Row>,
+    /// The teacher's hidden rows of all predicting tokens, where the scoring stage made them.
+    hidden: Option<Vec<f32>>,
 }
 
 /// A run in progress.
@@ -159,22 +202,25 @@ pub struct Origin {
 pub struct Trainer {
     cpu: Arc<Cpu>,
     config: Config,
-    source: Source,
+    source: Arc<Source>,
     stop_ids: Vec<u32>,
     valid: usize,
     /// The student at training precision: the trainer's forward, evaluation, and rollouts of the identity recipe.
     policy: Engine,
     /// The student in the rollout's recipe on the rollout's device, unless that is the identity on the CPU.
     rollout: Option<Engine>,
+    /// Whether rollouts are by the identity recipe on the CPU, so that their logprobs are the trainer's own.
+    is_identity: bool,
+    /// The rollout and the scoring stage, where they do not wait for updates; `rollout` is then theirs.
+    stages: Option<Stages>,
     /// Runs the rollout's own recipe over whole sequences, to measure mismatch; with the identity recipe too, where the
     /// measured value must come out as zero.
-    behaviour: Beside,
-    teacher: Engine,
-    teacher_side: Beside,
+    behaviour: Behaviour,
+    teacher: Teacher,
     /// The reference, where the target takes one.
     reference: Option<(Engine, Beside)>,
     learner: Learner,
-    master: Master,
+    master: Arc<RwLock<Master>>,
     micro_tokens: usize,
     student_dir: PathBuf,
     totals: report::Totals,
@@ -187,7 +233,11 @@ impl Trainer {
     /// Updates done so far.
     #[must_use]
     pub fn updates(&self) -> u64 {
-        self.master.updates
+        self.master().updates
+    }
+
+    fn master(&self) -> RwLockReadGuard<'_, Master> {
+        read(&self.master)
     }
 
     /// The configuration of the run.
@@ -221,26 +271,20 @@ impl Trainer {
         self.source.is_correct(asked, &rollout.ids)
     }
 
-    /// The engine that rolls out.
-    #[must_use]
-    pub fn rollout_engine(&self) -> &Engine {
-        self.rollout.as_ref().unwrap_or(&self.policy)
-    }
-
     /// The engine at training precision.
     #[must_use]
     pub fn policy_engine(&self) -> &Engine {
         &self.policy
     }
 
-    /// One update: rollouts from the present version, teacher scores, gradients, the next version. `tick` is called as
-    /// each rollout finishes.
+    /// One update: rollouts, teacher scores, gradients, the next version. `tick` is called with the number of finished
+    /// rollouts as they come.
     pub fn update(&mut self, tick: &mut dyn FnMut(usize)) -> Result<(UpdateReport, Vec<(Asked, Rollout)>), TrainError> {
-        let update = self.master.updates + 1;
+        let update = self.updates() + 1;
+        let stages_before = self.stages.as_ref().map(|stages| (stages.busy_s(), stages.waited_s, stages.again));
         let mut watch = Stopwatch::start();
-        let (asked, rollouts) = self.roll_out(update, tick)?;
-        let rollout_s = watch.lap_s();
-        let rows: Vec<Row> = rollouts.iter().map(|r| row(&asked[r.request].prompt, r)).collect();
+        let Batch { rollouts, rows, hidden } = self.batch(update, tick)?;
+        let mut rollout_s = watch.lap_s();
         let tokens: usize = rows.iter().map(|row| row.targets().len()).sum();
         #[allow(clippy::cast_precision_loss)] // token counts are far below 2^24
         let weight = 1.0 / tokens as f32;
@@ -252,29 +296,50 @@ impl Trainer {
         self.token_kl.clear();
         let mut sums = Sums::default();
         let mut mismatch = report::Mismatch::default();
-        let (mut teacher_s, mut behaviour_s) = (0.0, 0.0);
-        for part in micro_batches(&rows, self.micro_tokens) {
+        let (mut teacher_s, mut behaviour_s, mut scored_rows) = (0.0, 0.0, 0);
+        for part in self.parts(&rows, &rollouts) {
             let mut stage = Stopwatch::start();
             let failed = |source| TrainError::Device { update, source };
-            self.teacher_side.run(&mut self.teacher, &rows[part.clone()]).map_err(failed)?;
+            let (part_rows, part_rollouts) = (&rows[part.clone()], &rollouts[part.clone()]);
+            let Teacher { engine: teacher, side: teacher_side } = &mut self.teacher;
+            let teacher = match &hidden {
+                Some(hidden) => {
+                    let head = teacher.model().head();
+                    let count: usize = part_rows.iter().map(|row| row.targets().len()).sum();
+                    let own = scored_rows * head.k()..(scored_rows + count) * head.k();
+                    scored_rows += count;
+                    View { head, hidden: &hidden[own] }.into()
+                }
+                None => {
+                    teacher_side.run(teacher, part_rows).map_err(failed)?;
+                    teacher_side.logits(teacher)
+                }
+            };
             if let Some((engine, side)) = &mut self.reference {
-                side.run(engine, &rows[part.clone()]).map_err(failed)?;
+                side.run(engine, part_rows).map_err(failed)?;
             }
             teacher_s += stage.lap_s();
-            let sampler = self.rollout.as_mut().unwrap_or(&mut self.policy);
-            self.behaviour.run(sampler, &rows[part.clone()]).map_err(failed)?;
-            behaviour_s += stage.lap_s();
-            let behaviour = match (&self.behaviour, &mut self.rollout) {
-                (Beside::Here(side), None) => side.view(self.policy.model()).into(),
-                (beside, Some(engine)) => beside.logits(engine),
-                (Beside::There(..), None) => unreachable!("the student is on the CPU"),
+            let behaviour: Option<Logits<'_>> = match &mut self.behaviour {
+                Behaviour::Present(beside) => {
+                    let sampler = self.rollout.as_mut().unwrap_or(&mut self.policy);
+                    beside.run(sampler, part_rows).map_err(failed)?;
+                    Some(match (&*beside, &mut self.rollout) {
+                        (Beside::Here(side), None) => side.view(self.policy.model()).into(),
+                        (beside, Some(engine)) => beside.logits(engine),
+                        (Beside::There(..), None) => unreachable!("the student is on the CPU"),
+                    })
+                }
+                Behaviour::Past(past) => {
+                    past.run(part_rows, part_rollouts.iter().map(|(_, rollout)| rollout)).map_err(failed)?;
+                    past.logits()
+                }
             };
+            behaviour_s += stage.lap_s();
             let views = Views {
-                teacher: Some(self.teacher_side.logits(&mut self.teacher)),
-                behaviour: Some(behaviour),
+                teacher: Some(teacher),
+                behaviour,
                 reference: self.reference.as_mut().map(|(engine, side)| side.logits(engine)),
             };
-            let part_rows = &rows[part.clone()];
             let model = self.policy.model();
             let micro = self
                 .learner
@@ -285,35 +350,44 @@ impl Trainer {
             if !on_teacher {
                 moved.extend_from_slice(&by_row.moved);
             }
-            let rollout_logprobs = rollouts[part.clone()].iter().flat_map(|r| &r.logprobs);
-            mismatch.add(rollout_logprobs, &by_row.logprobs, &by_row.mismatch);
+            mismatch.add(update - 1, part_rollouts, &by_row.logprobs, &by_row.mismatch);
             self.token_kl.extend(&by_row.kl);
-            if self.rollout.is_none() {
-                self.check_identity(update, part.start, &rollouts[part.clone()])?;
+            if self.is_identity {
+                self.check_identity(update, part.start, part_rollouts)?;
             }
-            self.check_reproduced(update, part.start, &rollouts[part.clone()])?;
+            self.check_reproduced(update, part.start, part_rollouts)?;
         }
         let grad_norm = self.apply(update)?;
-        let train_s = watch.lap_s() - teacher_s - behaviour_s;
-        self.swap_weights()?;
+        let mut train_s = watch.lap_s() - teacher_s - behaviour_s;
+        self.swap_weights(update)?;
         let sync_s = watch.lap_s();
+        let mut stages = None;
+        if let (Some(now), Some((busy, waited, again))) = (&self.stages, stages_before) {
+            let wait_s = now.waited_s - waited;
+            // What was waited for before the weights could be replaced is no work of the learner.
+            train_s = (train_s - (wait_s - rollout_s).max(0.0)).max(0.0);
+            rollout_s = now.busy_s().0 - busy.0;
+            teacher_s += now.busy_s().1 - busy.1;
+            stages = Some(mismatch.ages(wait_s, now.waiting() as u64, now.again - again));
+        }
         let report = UpdateReport {
             update,
-            version: self.master.updates,
+            version: update,
             loss: sums.loss / sums.tokens as f64,
             kl_teacher: sums.kl_reverse / sums.tokens as f64,
             kl_forward: sums.kl_forward / sums.tokens as f64,
             entropy: sums.entropy / sums.tokens as f64,
             mismatch_nats: mismatch.d_nats(),
-            by_source: BySource { numerics: mismatch.d_nats() },
+            by_source: mismatch.by_source(),
             k3: mismatch.k3(),
             target: report::TargetReport::of(&moved),
+            age: stages,
             grad_norm,
             lr: f64::from(self.lr(update)),
             tokens: sums.tokens,
             rollouts: rollouts.len() as u64,
-            correct: self.correct(&asked, &rollouts),
-            truncated: rollouts.iter().filter(|r| r.finish == Finish::Length).count() as u64,
+            correct: self.correct(&rollouts),
+            truncated: rollouts.iter().filter(|(_, r)| r.finish == Finish::Length).count() as u64,
             rollout_s,
             teacher_s,
             behaviour_s,
@@ -321,26 +395,79 @@ impl Trainer {
             sync_s,
         };
         self.totals.add(&report, &mismatch);
-        Ok((report, rollouts.into_iter().map(|r| (asked[r.request].clone(), r)).collect()))
+        Ok((report, rollouts))
     }
 
-    fn roll_out(&mut self, update: u64, tick: &mut dyn FnMut(usize)) -> Result<(Vec<Asked>, Vec<Rollout>), TrainError> {
-        let (batch, n) = (u64::from(self.config.train.batch), self.config.rollout.n);
+    /// What update `update` trains on: sampled now, or gathered from the stages.
+    fn batch(&mut self, update: u64, tick: &mut dyn FnMut(usize)) -> Result<Batch, TrainError> {
+        let (rollouts, hidden) = match &mut self.stages {
+            None => (self.roll_out(update, tick)?, None),
+            Some(stages) => {
+                let n = self.config.rollout.n as usize;
+                let groups = stages
+                    .gather(&mut |prompts| tick(prompts * n))
+                    .map_err(|source| TrainError::Wait { update, source })?;
+                let (mut rollouts, mut hidden) = (Vec::new(), Vec::new());
+                for (_, group) in groups {
+                    let (asked, of) = (group.sampled.asked, group.sampled.rollouts);
+                    rollouts.extend(of.into_iter().map(|rollout| (asked.clone(), rollout)));
+                    hidden.extend(group.hidden);
+                }
+                // All groups are scored by the same stage, or none.
+                (rollouts, (!hidden.is_empty()).then(|| hidden.concat()))
+            }
+        };
+        let rows = rollouts.iter().map(|(asked, rollout)| row(&asked.prompt, rollout)).collect();
+        Ok(Batch { rollouts, rows, hidden })
+    }
+
+    /// The micro-batches of an update. Where mismatch needs it, each is of one weights version.
+    fn parts(&self, rows: &[Row], rollouts: &[(Asked, Rollout)]) -> Vec<std::ops::Range<usize>> {
+        let parts = micro_batches(rows, self.micro_tokens);
+        match &self.behaviour {
+            Behaviour::Past(past) if past.one_version() => {
+                let version = |at: usize| rollouts[at].1.versions[0].1;
+                let mut cut = Vec::new();
+                for part in parts {
+                    let mut first = part.start;
+                    for at in part.clone() {
+                        if version(at) != version(first) {
+                            cut.push(first..at);
+                            first = at;
+                        }
+                    }
+                    cut.push(first..part.end);
+                }
+                cut
+            }
+            _ => parts,
+        }
+    }
+
+    /// A request without its prompt and first sample.
+    fn base_request(config: &Config, stop_ids: &[u32]) -> Request {
+        Request {
+            samples: config.rollout.n,
+            seed: config.seed,
+            params: Params { temperature: narrow(config.rollout.temperature), top_k: 0, top_p: 1.0, min_p: 0.0 },
+            max_tokens: config.rollout.max_tokens as usize,
+            stop_ids: stop_ids.to_vec(),
+            ..Request::default()
+        }
+    }
+
+    fn roll_out(&mut self, update: u64, tick: &mut dyn FnMut(usize)) -> Result<Vec<(Asked, Rollout)>, TrainError> {
+        let (batch, n) = (u64::from(self.config.train.batch), u64::from(self.config.rollout.n));
         let first = (update - 1) * batch;
         let asked: Vec<Asked> = (first..first + batch).map(|i| self.source.ask(Split::Train, i)).collect();
-        let params = Params { temperature: self.temperature(), top_k: 0, top_p: 1.0, min_p: 0.0 };
+        let base = Trainer::base_request(&self.config, &self.stop_ids);
         let requests: Vec<Request> = asked
             .iter()
             .zip(first..)
             .map(|(asked, prompt)| Request {
                 prompt: asked.prompt.clone(),
-                samples: n,
-                first_sample: prompt * u64::from(n),
-                seed: self.config.seed,
-                params,
-                max_tokens: self.max_tokens(),
-                stop_ids: self.stop_ids.clone(),
-                ..Request::default()
+                first_sample: prompt * n,
+                ..base.clone()
             })
             .collect();
         let limits = self.limits();
@@ -355,7 +482,7 @@ impl Trainer {
             prompt: first + prompt as u64,
             source,
         })?;
-        Ok((asked, rollouts))
+        Ok(rollouts.into_iter().map(|rollout| (asked[rollout.request].clone(), rollout)).collect())
     }
 
     fn max_tokens(&self) -> usize {
@@ -374,9 +501,9 @@ impl Trainer {
         warm_up(narrow(self.config.train.lr), u64::from(self.config.train.warmup), update)
     }
 
-    /// Every logprob that the identity rollout reported is the trainer's own, bit for bit.
-    fn check_identity(&self, update: u64, first: usize, rollouts: &[Rollout]) -> Result<(), TrainError> {
-        match first_other(rollouts, &self.learner.by_row.logprobs) {
+    /// Every logprob that the identity rollout reported of the version that is trained is the trainer's own, bit for bit.
+    fn check_identity(&self, update: u64, first: usize, rollouts: &[(Asked, Rollout)]) -> Result<(), TrainError> {
+        match first_other(rollouts, &self.learner.by_row.logprobs, |r| r.is_only_of(update - 1)) {
             Some((i, token, rollout_logprob, train_logprob)) => {
                 let rollout = first + i;
                 Err(TrainError::NotIdentical { update, rollout, token, rollout_logprob, train_logprob })
@@ -387,10 +514,10 @@ impl Trainer {
 
     /// On a device of its own every logprob that the rollout reported is what a pass over the whole sequence gives there,
     /// bit for bit.
-    fn check_reproduced(&self, update: u64, first: usize, rollouts: &[Rollout]) -> Result<(), TrainError> {
+    fn check_reproduced(&self, update: u64, first: usize, rollouts: &[(Asked, Rollout)]) -> Result<(), TrainError> {
         let again = &self.learner.by_row.behaviour;
         // The pass is left out where the rollouts' device is the trainer's.
-        let other = if again.is_empty() { None } else { first_other(rollouts, again) };
+        let other = if again.is_empty() { None } else { first_other(rollouts, again, |_| true) };
         match other {
             Some((i, token, sampled, scored)) => {
                 Err(TrainError::NotReproduced { update, rollout: first + i, token, sampled, scored })
@@ -408,39 +535,50 @@ impl Trainer {
             eps: 1e-8,
             weight_decay: narrow(t.weight_decay),
         };
+        let clip = narrow(t.clip);
         let gradients = &self.learner.gradients;
         for (i, param) in gradients.params().iter().enumerate() {
             if let Some(element) = ptx::ops::grad_norm::all_finite(&self.cpu, gradients.tensor(i)) {
                 return Err(TrainError::Gradient { update, tensor: param.name.clone(), element });
             }
         }
-        let norm = self.master.update(&self.cpu, gradients, hyper, narrow(t.clip));
+        if let Some(stages) = &mut self.stages {
+            stages.before_replacing(update - 1).map_err(|source| TrainError::Wait { update, source })?;
+        }
+        let mut master = self.master.write().unwrap_or_else(PoisonError::into_inner);
+        let norm = master.update(&self.cpu, gradients, hyper, clip);
         if update == 1 && norm == 0.0 {
             return Err(TrainError::NothingToLearn);
         }
         Ok(norm)
     }
 
-    /// Brings every copy of the student to the master's version.
-    fn swap_weights(&mut self) -> Result<(), TrainError> {
-        let (cpu, version) = (&self.cpu, self.master.updates);
-        self.policy.update(version, &mut self.master.version(cpu))?;
+    /// Brings every copy of the student to the master's version; the rollout stage takes it when it is between two steps.
+    fn swap_weights(&mut self, version: u64) -> Result<(), TrainError> {
+        if let Some(stages) = &self.stages {
+            stages.published();
+        }
+        let (cpu, master) = (&self.cpu, read(&self.master));
+        self.policy.update(version, &mut master.version(cpu))?;
         if let Some(engine) = &mut self.rollout {
-            engine.update(version, &mut self.master.version(cpu))?;
+            engine.update(version, &mut master.version(cpu))?;
+        }
+        if let Behaviour::Past(past) = &mut self.behaviour {
+            past.update(version, &mut master.version(cpu))?;
         }
         Ok(())
     }
 
-    fn correct(&self, asked: &[Asked], rollouts: &[Rollout]) -> Option<u64> {
+    fn correct(&self, rollouts: &[(Asked, Rollout)]) -> Option<u64> {
         let judged: Vec<bool> =
-            rollouts.iter().filter_map(|r| self.source.is_correct(&asked[r.request], &r.ids)).collect();
+            rollouts.iter().filter_map(|(asked, r)| self.source.is_correct(asked, &r.ids)).collect();
         (!judged.is_empty()).then(|| judged.iter().filter(|&&c| c).count() as u64)
     }
 
     /// Accuracy on the test split's prompts at training precision, and the distance to the teacher on completions that the
     /// student samples for some of them.
     pub fn evaluate(&mut self) -> Result<EvalReport, TrainError> {
-        let update = self.master.updates;
+        let update = self.updates();
         let failed = |source| TrainError::Eval { update, source };
         let problems = self.config.eval.problems as usize;
         let problems = self.source.test_len().map_or(problems, |n| n.min(problems));
@@ -461,15 +599,14 @@ impl Trainer {
         };
         let rows =
             evaluate(&mut self.policy, &self.source, sampled, &self.stop_ids, Limits::default()).map_err(failed)?.rows;
-        let mut sums = Sums::default();
+        let (mut sums, inv_temp) = (Sums::default(), 1.0 / self.temperature());
         for part in micro_batches(&rows, self.micro_tokens) {
-            self.teacher_side
-                .run(&mut self.teacher, &rows[part.clone()])
-                .map_err(|source| TrainError::Device { update, source })?;
+            let Teacher { engine: teacher, side } = &mut self.teacher;
+            side.run(teacher, &rows[part.clone()]).map_err(|source| TrainError::Device { update, source })?;
             // Its loss is not reported: what is, the distance to the teacher itself, is the same for every objective.
-            let objective = Objective::Distill { kind: Kind::ReverseKl, inv_temp: 1.0 / self.temperature() };
+            let objective = Objective::Distill { kind: Kind::ReverseKl, inv_temp };
             let model = self.policy.model();
-            let teacher = Some(self.teacher_side.logits(&mut self.teacher));
+            let teacher = Some(side.logits(teacher));
             let views = Views { teacher, ..Views::default() };
             let micro = self
                 .learner
@@ -494,19 +631,32 @@ impl Trainer {
     }
 }
 
-/// The first token whose logprob is other bits than in `again`, a list over all tokens: (rollout, token, both logprobs).
+fn read(master: &RwLock<Master>) -> RwLockReadGuard<'_, Master> {
+    master.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The first token of a rollout that `counts` whose logprob is other bits than in `again`, a list over all tokens:
+/// (rollout, token, both logprobs).
 ///
 /// # Panics
 /// When there is not one in `again` for each sampled token.
-fn first_other(rollouts: &[Rollout], again: &[f32]) -> Option<(usize, usize, f32, f32)> {
-    let sampled: usize = rollouts.iter().map(|rollout| rollout.logprobs.len()).sum();
+fn first_other(
+    rollouts: &[(Asked, Rollout)],
+    again: &[f32],
+    counts: impl Fn(&Rollout) -> bool,
+) -> Option<(usize, usize, f32, f32)> {
+    let sampled: usize = rollouts.iter().map(|(_, rollout)| rollout.logprobs.len()).sum();
     assert_eq!(again.len(), sampled, "one logprob a sampled token");
-    let tokens = rollouts
-        .iter()
-        .enumerate()
-        .flat_map(|(i, rollout)| rollout.logprobs.iter().enumerate().map(move |(token, &logprob)| (i, token, logprob)));
-    let mut both = tokens.zip(again).map(|((i, token, logprob), &again)| (i, token, logprob, again));
-    both.find(|(.., logprob, again)| logprob.to_bits() != again.to_bits())
+    let mut rest = again;
+    for (i, (_, rollout)) in rollouts.iter().enumerate() {
+        let (own, later) = rest.split_at(rollout.logprobs.len());
+        rest = later;
+        let mut both = rollout.logprobs.iter().zip(own).enumerate().filter(|_| counts(rollout));
+        if let Some((token, (&logprob, &again))) = both.find(|(_, (a, b))| a.to_bits() != b.to_bits()) {
+            return Some((i, token, logprob, again));
+        }
+    }
+    None
 }
 
 fn loss_failed(update: u64, rollout: usize, source: LossError) -> TrainError {

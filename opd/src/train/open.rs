@@ -1,7 +1,7 @@
 //! Opens a run: both checkpoints, the prompts, engines and buffers; and checks that they fit each other.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, RwLock};
 
 use engine::chat::{ChatError, ChatTemplate};
 use engine::checkpoint::{Checkpoint, CheckpointError};
@@ -9,16 +9,19 @@ use engine::config::ModelConfig;
 use engine::cuda::Unsupported;
 use engine::engine::{Device, Engine, EngineError, PAGE_LEN};
 use engine::recipe::{Precision, Recipe, RecipeError};
+use engine::rollout::Limits;
 use engine::tokenizer::{Tokenizer, TokenizerError};
 
 use super::folder;
 use super::report::Totals;
 use super::save::{self, SaveError};
-use super::{Origin, Trainer};
-use crate::config::{Config, Task};
+use super::past::Past;
+use super::{Behaviour, Origin, Teacher, Trainer};
+use crate::config::{Config, InFlight, Task};
+use crate::flow::{LocalTeacher, Settings, Stages, Start};
 use crate::learner::Learner;
 use crate::master::Master;
-use crate::side::Beside;
+use crate::side::{Beside, Side};
 use crate::source::Source;
 use crate::source::SourceError;
 use crate::tasks::VOCAB_LEN;
@@ -88,6 +91,12 @@ pub enum OpenError {
         "train.precision is f32, for which there are no CUDA kernels: set train.precision = \"bf16\", or use --device cpu"
     )]
     Precision,
+    /// Completions of several versions, which a device cannot tell apart in one micro-batch.
+    #[error(
+        "rollout.in_flight has to be \"drain\" on a CUDA device: mismatch is measured there by micro-batches of one weights \
+         version, so every completion has to be of one"
+    )]
+    InFlight,
     /// The rollout recipe.
     #[error("rollout.recipe: {0}")]
     Recipe(#[from] RecipeError),
@@ -167,13 +176,19 @@ impl Trainer {
         stop_ids.sort_unstable();
         stop_ids.dedup();
 
+        let lead = config.lead();
         let precision = config.train.precision.into();
+        if !device.is_cpu() && lead.is_some() && config.rollout.in_flight != InFlight::Drain {
+            return Err(OpenError::InFlight);
+        }
         if !device.is_cpu() && precision == Precision::F32 {
             return Err(OpenError::Precision);
         }
         let identity = Recipe::built_in("identity", precision, &student_config)?;
         let recipe = Recipe::open(&config.rollout.recipe, precision, &student_config)?;
+        let source = Arc::new(source);
         let origin = Origin {
+            prompts: source.fingerprint(),
             student: student.model_hash(),
             teacher: teacher.model_hash(),
             reference: reference.as_ref().map(Checkpoint::model_hash),
@@ -186,9 +201,10 @@ impl Trainer {
             dir: config.student.clone(),
             source: Box::new(source),
         })?;
+        let mut in_flight = Vec::new();
         if resume {
             folder::check_same(&config)?;
-            save::restore(&config.out, &origin, &mut master)?;
+            in_flight = save::restore(&config.out, &origin, &mut master)?;
         }
         let failed = |role: &'static str, dir: &Path| {
             let dir = dir.to_owned();
@@ -204,10 +220,11 @@ impl Trainer {
         let sequences = config.sequences();
         let on_student = failed("student", &config.student);
         let policy = load(&host, identity.clone(), sequences.max(64), len).map_err(on_student.clone())?;
-        let rollout = if device.is_cpu() && recipe.hash() == identity.hash() {
+        let is_identity = device.is_cpu() && recipe.hash() == identity.hash();
+        let mut rollout = if is_identity && lead.is_none() {
             None
         } else {
-            Some(load(&device, recipe, sequences, len).map_err(on_student)?)
+            Some(load(&device, recipe.clone(), sequences, len).map_err(on_student.clone())?)
         };
         let identity = Recipe::built_in("identity", precision, &teacher_config)?;
         let micro_tokens = micro_tokens(&student_config).max(len);
@@ -217,7 +234,7 @@ impl Trainer {
         let teacher_vocab = valid.min(teacher_config.vocab);
         let teacher = Engine::open(&device, teacher_config, identity, 0, &mut &teacher, PAGE_LEN, pages, teacher_vocab)
             .map_err(failed("teacher", &config.teacher))?;
-        let teacher_side = Beside::new(&teacher, micro_tokens, rows);
+        let teacher = Teacher { side: Beside::new(&teacher, micro_tokens, rows), engine: teacher };
         let reference = match (reference, &reference_dir) {
             (Some(checkpoint), Some(dir)) => {
                 let model = checkpoint.config().clone();
@@ -230,8 +247,43 @@ impl Trainer {
             }
             _ => None,
         };
-        let behaviour = Beside::new(rollout.as_ref().unwrap_or(&policy), micro_tokens, rows);
         let learner = Learner::new(policy.model(), micro_tokens, rows);
+        let behaviour = match lead {
+            None => Behaviour::Present(Beside::new(rollout.as_ref().unwrap_or(&policy), micro_tokens, rows)),
+            Some(lead) => {
+                let pages = if device.is_cpu() { 0 } else { pages };
+                let (version, mut source) = (master.updates, master.version(&cpu));
+                let config = student_config.clone();
+                let engine = Engine::open(&device, config, recipe, version, &mut source, PAGE_LEN, pages, valid)
+                    .map_err(on_student)?;
+                let cap = usize::try_from(lead.cap()).expect("a few versions");
+                Behaviour::Past(Box::new(Past::new(engine, cap, micro_tokens, rows)))
+            }
+        };
+        let updates = master.updates;
+        let master = Arc::new(RwLock::new(master));
+        let stages = lead.filter(|_| updates < u64::from(config.updates)).map(|lead| {
+            let limits = Limits { batch: sequences, in_flight: config.rollout.in_flight.into(), ..Limits::default() };
+            let scores = teacher.engine.device().is_cpu().then(|| {
+                let side = Box::new(Side::new(teacher.engine.model(), micro_tokens, rows));
+                let model = teacher.engine.shared_model();
+                let teacher = LocalTeacher { cpu: Arc::clone(&cpu), model, side, micro_tokens };
+                Box::new(teacher) as Box<dyn crate::flow::Teacher>
+            });
+            Stages::start(Start {
+                engine: rollout.take().expect("stages have an engine of their own"),
+                teacher: scores,
+                source: Arc::clone(&source),
+                master: Arc::clone(&master),
+                settings: Settings { request: Trainer::base_request(&config, &stop_ids), limits },
+                lead,
+                batch: u64::from(config.train.batch),
+                end: u64::from(config.updates) * u64::from(config.train.batch),
+                updates,
+                in_flight,
+                wait_s: config.wait_s,
+            })
+        });
         Ok(Trainer {
             cpu,
             source,
@@ -239,9 +291,10 @@ impl Trainer {
             valid,
             policy,
             rollout,
+            is_identity,
+            stages,
             behaviour,
             teacher,
-            teacher_side,
             reference,
             learner,
             master,

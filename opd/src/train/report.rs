@@ -3,7 +3,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use engine::rollout::Rollout;
+
+use super::past::token_versions;
 use crate::objective::Moved;
+use crate::source::Asked;
 
 /// One line of `metrics.jsonl`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -29,6 +33,9 @@ pub struct UpdateReport {
     /// What the target did; absent where it is the teacher.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<TargetReport>,
+    /// How old its tokens were, where rollouts run ahead of updates.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub age: Option<AgeReport>,
     /// Norm of the gradient before clipping.
     pub grad_norm: f64,
     /// Learning rate.
@@ -51,6 +58,26 @@ pub struct UpdateReport {
     pub train_s: f64,
     /// Seconds swapping weights.
     pub sync_s: f64,
+}
+
+/// How old the tokens of an update were when it trained on them, and how the stages stood.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct AgeReport {
+    /// Mean age, versions.
+    pub mean: f64,
+    /// The largest.
+    pub max: u64,
+    /// Tokens by age, from 0 on.
+    pub tokens: Vec<u64>,
+    /// Tokens whose mismatch could not be measured exactly, since their version is not held any more; the k3 estimate
+    /// has them.
+    pub unmeasured: u64,
+    /// Seconds that the learner waited for the stages.
+    pub wait_s: f64,
+    /// Prompts that were sampled and scored and waited for a later update.
+    pub waiting: u64,
+    /// Prompts that were sampled again because they would have been too old.
+    pub again: u64,
 }
 
 /// What the target of an update did, over its predicting rows. The anchor is the teacher, or for a trust region the student.
@@ -105,11 +132,13 @@ pub struct EvalReport {
     pub kl_teacher: f64,
 }
 
-/// D by where it comes from, nats per token. Here rollouts are of the version that is trained, so all of it is of one kind.
+/// D by where it comes from, nats per token; the parts add up to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct BySource {
     /// Between two ways of computing one version: the recipe's rounding, and another device's order of sums.
     pub numerics: f64,
+    /// Of tokens whose weights version was not the one that is trained. Their rounding is in it.
+    pub staleness: f64,
 }
 
 /// A whole run.
@@ -135,35 +164,73 @@ pub struct Summary {
     pub train_s: f64,
     /// Seconds by stage.
     pub sync_s: f64,
+    /// Seconds that the learner waited for the stages.
+    pub wait_s: f64,
 }
 
-/// Mismatch of one update.
+/// Mismatch of one update, or of several.
 #[derive(Debug, Default)]
 pub(super) struct Mismatch {
-    d: f64,
+    /// Of tokens of the version that is trained, and of others.
+    d: [f64; 2],
+    measured: u64,
     k3: f64,
     tokens: u64,
+    /// Tokens by age.
+    by_age: Vec<u64>,
 }
 
 impl Mismatch {
-    /// Adds a micro-batch: logprobs of its tokens by rollout and trainer, and its exact D by token.
-    pub(super) fn add<'a>(&mut self, rollout: impl Iterator<Item = &'a f32>, train: &[f32], exact: &[f64]) {
-        for (&rollout, &train) in rollout.zip(train) {
+    /// Adds a micro-batch that trains `version`: the logprobs of its tokens by the trainer, and its exact D by token, NaN
+    /// or absent where it could not be measured.
+    #[allow(clippy::cast_possible_truncation)] // ages are a few versions
+    pub(super) fn add(&mut self, version: u64, rollouts: &[(Asked, Rollout)], train: &[f32], exact: &[f64]) {
+        let logprobs = rollouts.iter().flat_map(|(_, rollout)| &rollout.logprobs);
+        for (&rollout, &train) in logprobs.zip(train) {
             let log_ratio = (f64::from(train) - f64::from(rollout)).clamp(-20.0, 20.0);
             self.k3 += log_ratio.exp() - 1.0 - log_ratio;
             self.tokens += 1;
         }
-        self.d += exact.iter().sum::<f64>();
+        let mut exact = exact.iter();
+        for of in rollouts.iter().flat_map(|(_, rollout)| token_versions(rollout)) {
+            let age = version.saturating_sub(of) as usize;
+            if self.by_age.len() <= age {
+                self.by_age.resize(age + 1, 0);
+            }
+            self.by_age[age] += 1;
+            if let Some(d) = exact.next().filter(|d| !d.is_nan()) {
+                self.d[usize::from(age > 0)] += d;
+                self.measured += 1;
+            }
+        }
     }
 
     /// Exact D, nats per token.
     pub(super) fn d_nats(&self) -> f64 {
-        per(self.d, self.tokens)
+        per(self.d[0] + self.d[1], self.measured)
+    }
+
+    pub(super) fn by_source(&self) -> BySource {
+        BySource { numerics: per(self.d[0], self.measured), staleness: per(self.d[1], self.measured) }
     }
 
     /// The sampled estimate.
     pub(super) fn k3(&self) -> f64 {
         per(self.k3, self.tokens)
+    }
+
+    #[allow(clippy::cast_precision_loss)] // counts
+    pub(super) fn ages(&self, wait_s: f64, waiting: u64, again: u64) -> AgeReport {
+        let sum: f64 = self.by_age.iter().enumerate().map(|(age, &count)| age as f64 * count as f64).sum();
+        AgeReport {
+            mean: per(sum, self.tokens),
+            max: (self.by_age.len() as u64).saturating_sub(1),
+            tokens: self.by_age.clone(),
+            unmeasured: self.tokens - self.measured,
+            wait_s,
+            waiting,
+            again,
+        }
     }
 }
 
@@ -176,7 +243,8 @@ fn per(sum: f64, count: u64) -> f64 {
 #[derive(Debug, Default)]
 pub(super) struct Totals {
     sum: Summary,
-    d: f64,
+    d: [f64; 2],
+    measured: u64,
 }
 
 impl Totals {
@@ -184,7 +252,9 @@ impl Totals {
         let s = &mut self.sum;
         s.updates += 1;
         s.tokens += update.tokens;
-        self.d += mismatch.d;
+        (0..2).for_each(|kind| self.d[kind] += mismatch.d[kind]);
+        self.measured += mismatch.measured;
+        s.wait_s += update.age.as_ref().map_or(0.0, |age| age.wait_s);
         s.mismatch_nats_max = s.mismatch_nats_max.max(update.mismatch_nats);
         s.rollout_s += update.rollout_s;
         s.teacher_s += update.teacher_s;
@@ -194,7 +264,7 @@ impl Totals {
     }
 
     pub(super) fn summary(&self) -> Summary {
-        let mismatch_nats = per(self.d, self.sum.tokens);
-        Summary { mismatch_nats, by_source: BySource { numerics: mismatch_nats }, ..self.sum }
+        let all = Mismatch { d: self.d, measured: self.measured, ..Mismatch::default() };
+        Summary { mismatch_nats: all.d_nats(), by_source: all.by_source(), ..self.sum }
     }
 }

@@ -1,7 +1,7 @@
 //! Checkpoints of a run: a Hugging Face folder with the weights version, and the trainer's own state beside it.
 //!
 //! `checkpoints/<update>/` gets its name when everything in it is on the disk. `trainer.json` carries the BLAKE3 of the
-//! state file, so that a damaged checkpoint is recognised and passed over.
+//! state file and of the rollouts that were under way, so that a damaged checkpoint is recognised and passed over.
 
 use std::fs;
 use std::io::Write as _;
@@ -14,9 +14,11 @@ use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 use serde::{Deserialize, Serialize};
 
-use super::{Origin, Trainer};
+use super::{Origin, TrainError, Trainer, in_flight, read};
+use crate::flow::Unfinished;
 use crate::master::Master;
 
+const IN_FLIGHT: &str = "in_flight.jsonl";
 const STATE: &str = "trainer.safetensors";
 const SEAL: &str = "trainer.json";
 
@@ -46,6 +48,19 @@ pub enum SaveError {
     ModelFolder {
         /// The folder.
         path: PathBuf,
+    },
+    /// The prompts are others.
+    #[error(
+        "{path}: the run there has prompts with hash {before}, and the file now has {now}; put the file back as it was, or \
+         set `out` to another folder", path = path.display()
+    )]
+    OtherPrompts {
+        /// The checkpoint.
+        path: PathBuf,
+        /// Hash of the prompts then.
+        before: String,
+        /// Their hash now.
+        now: String,
     },
     /// The run was configured otherwise.
     #[error(
@@ -97,6 +112,14 @@ pub enum SaveError {
         /// The kind now.
         now: String,
     },
+    /// The rollouts under way cannot be read.
+    #[error("{path}: {what}", path = path.display())]
+    InFlight {
+        /// Where.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
     /// The state is of another model.
     #[error("{path}: {what}; this run's student has other tensors: resume with the student it began with", path = path.display())]
     Other {
@@ -123,13 +146,31 @@ struct Seal {
     /// Hash of the reference, of a run whose target takes one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     reference: Option<String>,
+    /// Hash of the prompts, of a run that takes them from a file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    prompts: Option<String>,
     state_blake3: String,
+    /// Of the rollouts under way, where there were any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    in_flight_blake3: Option<String>,
 }
 
 impl Trainer {
-    /// Writes `out/checkpoints/<update>/`.
-    pub fn save(&self) -> Result<PathBuf, SaveError> {
-        let dir = self.config.out.join("checkpoints").join(format!("{:06}", self.master.updates));
+    /// Writes `out/checkpoints/<update>/`, with what the stages have under way.
+    pub fn save(&mut self) -> Result<PathBuf, TrainError> {
+        let updates = self.updates();
+        let unfinished = match &mut self.stages {
+            Some(stages) => {
+                stages.in_flight(updates).map_err(|source| TrainError::Wait { update: updates, source })?
+            }
+            None => Vec::new(),
+        };
+        Ok(self.write(&unfinished)?)
+    }
+
+    fn write(&self, unfinished: &[Unfinished]) -> Result<PathBuf, SaveError> {
+        let master = read(&self.master);
+        let dir = self.config.out.join("checkpoints").join(format!("{:06}", master.updates));
         let io = |path: &Path| {
             let path = path.to_owned();
             move |source| SaveError::Io { path, source }
@@ -138,8 +179,8 @@ impl Trainer {
             return Ok(dir); // this very version is there; a damaged one is replaced
         }
         fs::create_dir_all(dir.parent().expect("a folder in out")).map_err(io(&dir))?;
-        let precision = self.master.precision().dtype();
-        let mut version = self.master.version(&self.cpu);
+        let precision = master.precision().dtype();
+        let mut version = master.version(&self.cpu);
         let config = &self.policy.model().config;
         let fetch = |param: &Param, out: &mut Vec<f32>| {
             out.resize(param.shape.iter().product(), 0.0);
@@ -149,12 +190,30 @@ impl Trainer {
         let options =
             WriteOptions { dtype: precision, aux_from: Some(&self.student_dir), shard_bytes: checkpoint::SHARD_BYTES };
         let state = |folder: &Path| {
-            let bytes = encode(&self.master);
+            let hash = |bytes: &[u8]| blake3::hash(bytes).to_hex().to_string();
+            let bytes = encode(&master);
             write_synced(&folder.join(STATE), &bytes)?;
-            let state_blake3 = blake3::hash(&bytes).to_hex().to_string();
-            let Origin { student, teacher, reference, recipe_hash, device_kind, .. } = self.origin();
-            let (update, recipe, device) = (self.master.updates, Some(recipe_hash), Some(device_kind));
-            let seal = Seal { format: 1, update, student, teacher, recipe, device, reference, state_blake3 };
+            let state_blake3 = hash(&bytes);
+            let mut in_flight_blake3 = None;
+            if !unfinished.is_empty() {
+                let bytes = in_flight::encode(unfinished);
+                write_synced(&folder.join(IN_FLIGHT), &bytes)?;
+                in_flight_blake3 = Some(hash(&bytes));
+            }
+            let Origin { student, teacher, reference, recipe_hash, device_kind, prompts, .. } = self.origin();
+            let (update, recipe, device) = (master.updates, Some(recipe_hash), Some(device_kind));
+            let seal = Seal {
+                format: 1,
+                update,
+                student,
+                teacher,
+                recipe,
+                device,
+                reference,
+                prompts,
+                state_blake3,
+                in_flight_blake3,
+            };
             write_synced(&folder.join(SEAL), &serde_json::to_vec_pretty(&seal).expect("plain data"))
         };
         checkpoint::write_with(&dir, config, &options, fetch, state)?;
@@ -181,9 +240,10 @@ fn encode(master: &Master) -> Vec<u8> {
     safetensors::serialize(tensors, None).expect("names are unique")
 }
 
-/// Brings `master` to the newest whole checkpoint of a run; leaves it alone when there is none.
-pub(super) fn restore(out: &Path, origin: &Origin, master: &mut Master) -> Result<(), SaveError> {
-    let Some((dir, seal)) = newest(out)? else { return Ok(()) };
+/// Brings `master` to the newest whole checkpoint of a run, and returns what was under way then; leaves it alone when there
+/// is none.
+pub(super) fn restore(out: &Path, origin: &Origin, master: &mut Master) -> Result<Vec<Unfinished>, SaveError> {
+    let Some((dir, seal)) = newest(out)? else { return Ok(Vec::new()) };
     for (role, before, now) in
         [("student", &seal.student, &origin.student), ("teacher", &seal.teacher, &origin.teacher)]
     {
@@ -202,6 +262,18 @@ pub(super) fn restore(out: &Path, origin: &Origin, master: &mut Master) -> Resul
     let before = seal.device.unwrap_or_else(|| "cpu".to_owned());
     if before != origin.device_kind {
         return Err(SaveError::OtherDevice { path: dir, before, now: origin.device_kind.clone() });
+    }
+    // Checkpoints from before prompts were hashed lack it.
+    if let (Some(before), Some(now)) = (&seal.prompts, &origin.prompts)
+        && before != now
+    {
+        return Err(SaveError::OtherPrompts { path: dir, before: before.clone(), now: now.clone() });
+    }
+    let mut unfinished = Vec::new();
+    if seal.in_flight_blake3.is_some() {
+        let path = dir.join(IN_FLIGHT);
+        let text = fs::read_to_string(&path).map_err(|source| SaveError::Io { path: path.clone(), source })?;
+        unfinished = in_flight::decode(&text).map_err(|what| SaveError::InFlight { path, what })?;
     }
     let path = dir.join(STATE);
     let file = MappedFile::open(&path).map_err(|source| SaveError::Io { path: path.clone(), source })?;
@@ -224,7 +296,7 @@ pub(super) fn restore(out: &Path, origin: &Origin, master: &mut Master) -> Resul
     read("m", &mut master.m)?;
     read("v", &mut master.v)?;
     master.updates = seal.update;
-    Ok(())
+    Ok(unfinished)
 }
 
 /// The newest checkpoint whose seal is there and fits its state; torn and damaged ones are passed over.
@@ -258,9 +330,11 @@ fn read_seal(dir: &Path) -> Option<Seal> {
     serde_json::from_slice(&fs::read(dir.join(SEAL)).ok()?).ok()
 }
 
-/// Whether the state is the one that was sealed.
+/// Whether everything is as it was sealed.
 fn is_whole(dir: &Path, seal: &Seal) -> bool {
-    seal.format == 1
-        && MappedFile::open(&dir.join(STATE))
-            .is_ok_and(|file| blake3::hash(file.bytes()).to_hex().to_string() == seal.state_blake3)
+    let is = |name: &str, hash: &str| {
+        MappedFile::open(&dir.join(name)).is_ok_and(|file| blake3::hash(file.bytes()).to_hex().to_string() == hash)
+    };
+    let under_way = seal.in_flight_blake3.as_ref().is_none_or(|hash| is(IN_FLIGHT, hash));
+    seal.format == 1 && is(STATE, &seal.state_blake3) && under_way
 }
