@@ -398,6 +398,10 @@ fn require(table: &Table, origins: &Origins) -> Result<(), ConfigError> {
             return Err(ConfigError::Range { at: origins.at(key), fault });
         }
     }
+    if table.get("schedule").and_then(Value::as_table).is_some_and(Table::is_empty) {
+        let (at, what) = (origins.at("schedule"), "how many updates rollouts are behind".to_string());
+        return Err(ConfigError::MissingKey { at, key: "schedule.steps_off", what });
+    }
     Ok(())
 }
 
@@ -419,7 +423,7 @@ fn fill_schedule(table: &mut Table) {
     let (staleness, in_flight) = match table.get("schedule") {
         Some(Value::Table(schedule)) => match schedule.get("steps_off") {
             Some(steps) => (steps.clone(), "drain"),
-            None => return, // an empty table: said below
+            None => return, // an empty table was refused above
         },
         Some(Value::String(word)) if word == "async" => (Value::Integer(2), "keep"),
         _ => return,

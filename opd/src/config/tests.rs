@@ -56,6 +56,8 @@ fn the_resolved_file_means_the_same_anywhere() {
         format!("seed = {}\n{SMALLEST}[train]\nlr = 3\nclip = inf\nbeta2 = 0.999\n[checkpoint]\nevery = 7", i64::MAX),
         "student = \"s\"\nteacher = \"t\"\n[task]\nprompts = \"p\"\n[rollout]\nrecipe = \"kv8\"".to_string(),
         format!("{SMALLEST}[rollout]\nrecipe = 'mixed.toml'"),
+        format!("schedule = 'async'\nwait_s = 3\n{SMALLEST}[rollout]\nin_flight = 'recompute'"),
+        format!("schedule = {{ steps_off = 3 }}\n{SMALLEST}"),
         SMALLEST.replace("copy", "addition") + "digits_test = 9\n[train]\nprecision = \"f32\"",
     ];
     for text in texts {
@@ -90,6 +92,22 @@ fn overrides_are_applied_in_order() {
     assert_eq!(config.checkpoint, Some(Checkpoint { every: 5 }));
     let table = parse_with("student = 's'\nteacher = 't'", &["task={name='sort', len_max=6}"]).unwrap();
     assert_eq!(table.task, Task::Procedural(TaskSpec::Sort { len_min: 4, len_max: 6 }));
+}
+
+#[test]
+fn staleness_goes_by_the_schedule() {
+    let of = |text: &str, sets: &[&str]| {
+        let config = parse_with(text, sets).unwrap();
+        (config.schedule, config.rollout.staleness_max, config.rollout.in_flight)
+    };
+    assert_eq!(of(SMALLEST, &[]), (Schedule::Sync, 0, InFlight::Drain));
+    assert_eq!(of(SMALLEST, &["schedule=async"]), (Schedule::Async, 2, InFlight::Keep));
+    let off = |steps_off| Schedule::StepsOff(StepsOff { steps_off });
+    assert_eq!(of(SMALLEST, &["schedule.steps_off=3"]), (off(3), 3, InFlight::Drain));
+    assert_eq!(of(SMALLEST, &["schedule={steps_off=1}", "rollout.staleness_max=4"]), (off(1), 4, InFlight::Drain));
+    let text = format!("schedule = 'sync'\n{SMALLEST}");
+    assert_eq!(of(&text, &["schedule.steps_off=2"]), (off(2), 2, InFlight::Drain));
+    assert_eq!(of(&text, &["schedule=async", "rollout.in_flight=drain"]), (Schedule::Async, 2, InFlight::Drain));
 }
 
 #[test]
@@ -170,12 +188,37 @@ fn errors_name_place_key_and_remedy() {
         ),
         (
             with("[rollout]\nin_flight = 'keep'"),
-            "run.toml:6: `rollout.in_flight` = \"keep\" is not supported; the value that works is \"drain\"",
+            "run.toml:6: `rollout.in_flight` is keep; it must be \"drain\" when `schedule` is \"sync\"",
         ),
         (
-            format!("schedule = 'async'\n{SMALLEST}"),
-            "run.toml:1: `schedule` = \"async\" is not supported; the value that works is \"sync\"",
+            format!("schedule = 'asink'\n{SMALLEST}"),
+            "run.toml:1: `schedule` is \"asink\"; it must be \"sync\" or \"async\"; did you mean \"async\"?",
         ),
+        (
+            format!("schedule = {{ steps = 1 }}\n{SMALLEST}"),
+            "run.toml:1: unknown key `schedule.steps`; did you mean `schedule.steps_off`?",
+        ),
+        (
+            format!("schedule = {{ steps_off = 0 }}\n{SMALLEST}"),
+            "run.toml:1: `schedule.steps_off` is 0; it must be at least 1; \"sync\" is 0 steps off",
+        ),
+        (
+            format!("schedule = {{ steps_off = 2 }}\n{SMALLEST}[rollout]\nstaleness_max = 1"),
+            "run.toml:7: `rollout.staleness_max` is 1; it must be at least `schedule.steps_off`, which is 2",
+        ),
+        (
+            format!("schedule = {{ steps_off = 2 }}\n{SMALLEST}[rollout]\nin_flight = 'keep'"),
+            "run.toml:7: `rollout.in_flight` is keep; it must be \"drain\" with `steps_off`",
+        ),
+        (
+            format!("schedule = 'async'\n{SMALLEST}[rollout]\nstaleness_max = 0"),
+            "run.toml:7: `rollout.staleness_max` is 0; it must be at least 1 when `schedule` is \"async\"",
+        ),
+        (
+            format!("schedule = {{}}\n{SMALLEST}"),
+            "run.toml:1: `schedule.steps_off` is missing",
+        ),
+        (format!("wait_s = 0\n{SMALLEST}"), "run.toml:1: `wait_s` is 0; it must be more than 0 and finite"),
         (
             format!("budget = 'of'\n{SMALLEST}"),
             "run.toml:1: `budget` is \"of\"; it must be \"off\"; did you mean \"off\"?",
@@ -220,7 +263,9 @@ fn errors_in_overrides_name_the_override() {
 fn words_and_types_agree() {
     for words in &keys::WORDS {
         for &word in words.taken {
-            parse_with(SMALLEST, &[&format!("{}={word}", words.key), "task={name='copy'}"]).unwrap();
+            // What becomes of running rollouts is a question only where some are running.
+            let schedule = if words.key == "rollout.in_flight" { "schedule=async" } else { "seed=0" };
+            parse_with(SMALLEST, &[schedule, &format!("{}={word}", words.key), "task={name='copy'}"]).unwrap();
             let wrong = format!("{}={word}x", words.key);
             assert!(parse_with(SMALLEST, &[&wrong]).unwrap_err().contains("did you mean"), "{wrong}");
         }

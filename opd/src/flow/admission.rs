@@ -39,6 +39,15 @@ pub struct Admission {
 }
 
 impl Admission {
+    /// The last version that a prompt has to be begun with exactly: until the rollout stage has it, it may not be replaced.
+    #[must_use]
+    pub fn last_wanted(lead: Lead, batch: u64, end: u64) -> Option<u64> {
+        match lead {
+            Lead::Exactly(n) => Some((end.saturating_sub(1) / batch).saturating_sub(n)),
+            Lead::UpTo(_) => None,
+        }
+    }
+
     /// From prompt `next` to before `end`, `batch` of them an update, with weights from `first_version` on.
     ///
     /// # Panics
@@ -49,8 +58,9 @@ impl Admission {
         Admission { lead, batch, first_version, next, end, again: BTreeSet::new() }
     }
 
-    /// Begins the prompt that comes next, if it may with weights version `version`.
-    pub fn begin(&mut self, version: u64) -> Option<u64> {
+    /// Begins the prompt that comes next, if it may with weights version `version`. Up to a lead, prompts from `until` on
+    /// do not begin yet: a prompt that begins later is fresher, so rollouts go far ahead only for a learner that waits.
+    pub fn begin(&mut self, version: u64, until: u64) -> Option<u64> {
         // What comes again is needed the soonest.
         if let Some(&prompt) = self.again.first() {
             let fresh = prompt / self.batch <= version + self.lead.cap();
@@ -59,7 +69,7 @@ impl Admission {
         let due = self.next / self.batch;
         let may = self.next < self.end
             && match self.lead {
-                Lead::UpTo(cap) => due <= version + cap,
+                Lead::UpTo(cap) => due <= version + cap && self.next < until,
                 Lead::Exactly(_) => version == self.wants().expect("there is a next prompt"),
             };
         may.then(|| {
@@ -79,16 +89,6 @@ impl Admission {
         }
     }
 
-    /// Whether version `version` is ever begun with, after it came into force.
-    #[must_use]
-    pub fn will_want(&self, version: u64) -> bool {
-        match self.lead {
-            // The last prompt wants the latest.
-            Lead::Exactly(n) => self.end > 0 && version <= ((self.end - 1) / self.batch).saturating_sub(n),
-            Lead::UpTo(_) => self.next < self.end || !self.again.is_empty(),
-        }
-    }
-
     /// A prompt that has begun begins once more: what came of it cannot be used.
     ///
     /// # Panics
@@ -102,11 +102,5 @@ impl Admission {
     #[must_use]
     pub fn next(&self) -> u64 {
         self.next
-    }
-
-    /// Whether every prompt has begun.
-    #[must_use]
-    pub fn is_done(&self) -> bool {
-        self.next >= self.end && self.again.is_empty()
     }
 }

@@ -84,3 +84,6 @@ impl Group for Scored {
         versions.map(|&(_, version)| version).min().expect("a completion has a token")
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -38,6 +38,8 @@ pub(crate) struct Shared {
     /// Nanoseconds that it was computing.
     pub busy_ns: AtomicU64,
     pub steps: AtomicU64,
+    /// Prompts that the learner has not taken yet and will take next; all where it waits for them.
+    until: AtomicU64,
     /// Samples under way.
     pub live: AtomicU64,
     pub over: AtomicBool,
@@ -51,6 +53,15 @@ impl Shared {
     /// What it begins with.
     pub fn begin(&self, version: u64) {
         self.take(version);
+    }
+
+    fn until(&self) -> u64 {
+        self.until.load(Ordering::Relaxed)
+    }
+
+    /// Prompts from here on are not to begin yet.
+    pub fn hold_from(&self, prompt: u64) {
+        self.until.store(prompt, Ordering::Relaxed);
     }
 
     fn take(&self, version: u64) {
@@ -139,7 +150,10 @@ impl RolloutStage {
             }
             let mut watch = Stopwatch::start();
             self.take_weights(session, open.is_empty())?;
-            while let Some(prompt) = self.admission.begin(self.engine.version()) {
+            // A prompt begins when it can run: in a queue it would only get older.
+            while under_way(&open, self.settings.request.samples) < self.settings.limits.batch
+                && let Some(prompt) = self.admission.begin(self.engine.version(), self.shared.until())
+            {
                 let begun = self.go_on(session, Unfinished { prompt, ..Unfinished::default() }, &mut open)?;
                 assert!(begun.is_none(), "a prompt that begins is not whole");
             }
@@ -265,6 +279,11 @@ impl RolloutStage {
         rollouts.sort_by_key(|rollout| rollout.sample);
         Ok(Some(Sampled { prompt, asked, rollouts }))
     }
+}
+
+/// Samples that are not finished.
+fn under_way(open: &BTreeMap<u64, Open>, samples: u32) -> usize {
+    open.values().map(|open| samples as usize - open.done.len()).sum()
 }
 
 /// Everything that is under way.

@@ -5,7 +5,7 @@ use std::sync::{Arc, RwLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, bounded};
 
 use super::rollouts::{Command, Shared};
 use super::scores::Teacher;
@@ -123,6 +123,7 @@ impl Stages {
             threads.push((name, spawned.expect("the system refused a thread")));
         };
         shared.begin(updates);
+        shared.hold_from(u64::MAX);
         spawn("rollout", Box::new(move || stage.run(in_flight, &asked, &sampled)));
         let busy = Arc::clone(&scoring_ns);
         spawn(
@@ -151,13 +152,20 @@ impl Stages {
     /// The groups of the next update, none too old for it. `tick` is called as each comes.
     pub fn gather(&mut self, tick: &mut dyn FnMut(usize)) -> Result<Vec<(u64, Scored)>, WaitError> {
         loop {
+            while let Some(message) = self.arrived()? {
+                drop(self.settle(message)?); // a mark that nobody waits for any more
+            }
             while let Some(prompt) = self.intake.lacks() {
+                self.shared.hold_from(u64::MAX);
                 self.receive(&format!("the rollouts of prompt {prompt}"))?;
                 tick(self.intake.waiting());
             }
             let old = self.intake.too_old();
             if old.is_empty() {
-                return Ok(self.intake.hand_out());
+                let batch = self.intake.hand_out();
+                // While this update is trained, the next one's prompts are enough.
+                self.shared.hold_from(batch[0].0 + 2 * self.batch);
+                return Ok(batch);
             }
             for (prompt, _) in old {
                 self.again += 1;
@@ -172,19 +180,36 @@ impl Stages {
         let got = self.from.as_ref().expect("until dropped").recv_timeout(Duration::from_secs_f64(self.wait_s));
         self.waited_s += watch.elapsed_s();
         match got {
-            Ok(In::Scored(scored)) => self.intake.take(scored.sampled.prompt, scored)?,
-            Ok(In::Mark(unfinished)) => return Ok(Some(unfinished)),
-            Ok(In::Failed(broken)) => return Err(broken.into()),
+            Ok(message) => self.settle(message),
             Err(RecvTimeoutError::Timeout) => {
                 let (waited_s, what, state) = (self.wait_s, what.to_owned(), self.state());
-                return Err(WaitError::Deadline { waited_s, what, state });
+                Err(WaitError::Deadline { waited_s, what, state })
             }
-            Err(RecvTimeoutError::Disconnected) => {
-                let ended = self.threads.iter().find(|(_, thread)| thread.is_finished());
-                return Err(WaitError::Gone { stage: ended.map_or("scoring", |(name, _)| name) });
-            }
+            Err(RecvTimeoutError::Disconnected) => Err(self.gone()),
+        }
+    }
+
+    /// What has come already.
+    fn arrived(&self) -> Result<Option<In>, WaitError> {
+        match self.from.as_ref().expect("until dropped").try_recv() {
+            Ok(message) => Ok(Some(message)),
+            Err(TryRecvError::Empty) => Ok(None),
+            Err(TryRecvError::Disconnected) => Err(self.gone()),
+        }
+    }
+
+    fn settle(&mut self, message: In) -> Result<Option<Vec<Unfinished>>, WaitError> {
+        match message {
+            In::Scored(scored) => self.intake.take(scored.sampled.prompt, scored)?,
+            In::Mark(unfinished) => return Ok(Some(unfinished)),
+            In::Failed(broken) => return Err(broken.into()),
         }
         Ok(None)
+    }
+
+    fn gone(&self) -> WaitError {
+        let ended = self.threads.iter().find(|(_, thread)| thread.is_finished());
+        WaitError::Gone { stage: ended.map_or("scoring", |(name, _)| name) }
     }
 
     fn state(&self) -> String {
@@ -204,20 +229,14 @@ impl Stages {
     /// Waits, before version `version` is replaced, until the rollout stage has it, where rollouts have to be of exactly
     /// that version.
     pub fn before_replacing(&mut self, version: u64) -> Result<(), WaitError> {
-        let Lead::Exactly(n) = self.lead else { return Ok(()) };
-        let last_wanted = ((self.end - 1) / self.batch).saturating_sub(n);
-        if version > last_wanted {
+        if Admission::last_wanted(self.lead, self.batch, self.end).is_none_or(|last| version > last) {
             return Ok(());
         }
         let watch = Stopwatch::start();
         while !self.shared.wait_taken(version, Duration::from_millis(200)) {
             // What the stage has still to hand over must not keep it from going on, nor its failure unseen.
-            while let Ok(message) = self.from.as_ref().expect("until dropped").try_recv() {
-                match message {
-                    In::Scored(scored) => self.intake.take(scored.sampled.prompt, scored)?,
-                    In::Mark(_) => {}
-                    In::Failed(broken) => return Err(broken.into()),
-                }
+            while let Some(message) = self.arrived()? {
+                drop(self.settle(message)?);
             }
             if self.shared.over.load(Ordering::Acquire) {
                 return Err(WaitError::Gone { stage: "rollout" });
