@@ -1,0 +1,247 @@
+//! Runs whose rollouts and scores go on beside updates: how old what they train on is, and what a killed one goes on with.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use common::{leeway, stderr, task_model};
+use ptx::rng::{Purpose, Stream};
+use serde_json::Value;
+
+const UPDATES: u64 = 8;
+const BATCH: u64 = 6;
+const SAMPLES: u64 = 3;
+
+fn run_file(root: &Path, name: &str, top: &str, rollout: &str) -> (PathBuf, PathBuf) {
+    let (file, out) = (root.join(format!("{name}.toml")), root.join(name));
+    let text = format!(
+        "student = \"student\"\nteacher = \"teacher\"\nout = {out:?}\nupdates = {UPDATES}\nseed = 5\n{top}\n\
+         [task]\nname = \"modular-chain\"\ndepth = 6\n[rollout]\nn = {SAMPLES}\n{rollout}\n[train]\n\
+         batch = {BATCH}\nlr = 1e-3\nwarmup = 2\n[eval]\nproblems = 8\nevery = 0\n[checkpoint]\nevery = 2\n"
+    );
+    std::fs::write(&file, text).expect("written");
+    (file, out)
+}
+
+fn models(root: &Path) {
+    task_model(&root.join("student"), 0);
+    task_model(&root.join("teacher"), 1);
+}
+
+fn train(file: &Path, more: &[&str]) {
+    let output = leeway().arg("train").arg(file).args(more).output().expect("the binary runs");
+    assert!(output.status.success(), "{}", stderr(&output));
+}
+
+fn refused(file: &Path, more: &[&str]) -> String {
+    let output = leeway().arg("train").arg(file).args(more).output().expect("the binary runs");
+    assert!(!output.status.success());
+    stderr(&output)
+}
+
+fn lines(path: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+fn updates(out: &Path) -> Vec<Value> {
+    lines(&out.join("metrics.jsonl")).into_iter().filter(|line| line["update"].is_u64()).collect()
+}
+
+fn state(out: &Path, update: u64) -> Vec<u8> {
+    std::fs::read(out.join(format!("checkpoints/{update:06}/trainer.safetensors"))).expect("written")
+}
+
+/// The versions that sampled each completion's tokens, by update.
+fn versions(out: &Path) -> BTreeMap<u64, Vec<Vec<u64>>> {
+    let mut all: BTreeMap<u64, Vec<Vec<u64>>> = BTreeMap::new();
+    for line in lines(&out.join("rollouts.jsonl")) {
+        let of = line["versions"].as_array().expect("a list").iter().map(|pair| pair[1].as_u64().expect("a version"));
+        all.entry(line["update"].as_u64().expect("a number")).or_default().push(of.collect());
+    }
+    all
+}
+
+/// Every prompt of the data was trained on in its own update, and every sample of it once.
+fn check_order(out: &Path) {
+    let sequences = BATCH * SAMPLES;
+    let rollouts = lines(&out.join("rollouts.jsonl"));
+    let order: Vec<(u64, u64)> = rollouts
+        .iter()
+        .map(|line| (line["update"].as_u64().expect("a number"), line["sample"].as_u64().expect("a number")))
+        .collect();
+    let want = (0..UPDATES * sequences).map(|sample| (sample / sequences + 1, sample));
+    assert_eq!(order, want.collect::<Vec<_>>());
+    let numbers: Vec<u64> = updates(out).iter().map(|line| line["update"].as_u64().expect("a number")).collect();
+    assert_eq!(numbers, (1..=UPDATES).collect::<Vec<_>>());
+}
+
+/// Kills a run once `due` says so; true if it was still going.
+fn kill_when(file: &Path, more: &[&str], mut due: impl FnMut() -> bool) -> bool {
+    let quiet = |child: &mut std::process::Command| child.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    let mut child = quiet(leeway().arg("train").arg(file).args(more)).expect("the binary runs");
+    loop {
+        if child.try_wait().expect("the system knows its child").is_some() {
+            return false;
+        }
+        if due() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    child.kill().expect("it runs"); // SIGKILL: nothing of the program's own runs any more
+    child.wait().expect("it is gone");
+    true
+}
+
+#[test]
+fn steps_off_is_exact_and_resumes_at_the_same_bits() {
+    let root = tempfile::tempdir().expect("a temporary folder");
+    models(root.path());
+    for steps in [1, 3] {
+        let top = format!("schedule = {{ steps_off = {steps} }}");
+        let (file, whole) = run_file(root.path(), &format!("whole{steps}"), &top, "recipe = \"kv8\"");
+        train(&file, &["--threads", "2"]);
+        check_order(&whole);
+        for (update, of) in versions(&whole) {
+            let want = (update - 1_u64).saturating_sub(steps);
+            assert!(of.iter().all(|versions| *versions == [want]), "update {update}: {of:?}");
+        }
+        for line in updates(&whole) {
+            let age = (line["update"].as_u64().expect("a number") - 1).min(steps);
+            assert_eq!((line["age"]["max"].as_u64(), line["age"]["unmeasured"].as_u64()), (Some(age), Some(0)));
+            assert_eq!(line["by_source"]["staleness"].as_f64() > Some(0.0), age > 0, "{line}");
+        }
+        let (file, again) = run_file(root.path(), &format!("again{steps}"), &top, "recipe = \"kv8\"");
+        let third = again.join("checkpoints/000004/trainer.json");
+        assert!(kill_when(&file, &["--threads", "1"], || third.exists()), "killed in time");
+        assert!(again.join("checkpoints/000004/in_flight.jsonl").exists());
+        train(&file, &["--resume"]);
+        assert!(state(&again, UPDATES) == state(&whole, UPDATES), "{steps} steps off: the weights differ");
+        // The device's name has its threads in it.
+        let rollouts = |out: &Path| -> Vec<Value> {
+            let mut all = lines(&out.join("rollouts.jsonl"));
+            all.iter_mut().for_each(|line| line["device"] = Value::Null);
+            all
+        };
+        assert!(rollouts(&again) == rollouts(&whole), "{steps} steps off: rollouts differ");
+    }
+}
+
+#[test]
+fn asynchronous_runs_stay_within_the_cap() {
+    let root = tempfile::tempdir().expect("a temporary folder");
+    models(root.path());
+    for (name, in_flight, cap) in [("keep", "keep", 2), ("recompute", "recompute", 1), ("drain", "drain", 3)] {
+        let rollout = format!("in_flight = {in_flight:?}\nstaleness_max = {cap}");
+        let (file, out) = run_file(root.path(), name, "schedule = \"async\"", &rollout);
+        train(&file, &[]);
+        check_order(&out);
+        for (update, of) in versions(&out) {
+            let fresh = |version: &u64| *version < update && update - 1 - version <= cap;
+            assert!(of.iter().flatten().all(fresh), "{name}, update {update}: {of:?}");
+            assert!(name != "drain" || of.iter().all(|versions| versions.len() == 1), "{name}: {of:?}");
+        }
+        for line in updates(&out) {
+            let ages = line["age"]["tokens"].as_array().expect("a list");
+            let tokens: u64 = ages.iter().map(|count| count.as_u64().expect("a count")).sum();
+            assert_eq!(Some(tokens), line["tokens"].as_u64());
+            assert!(line["age"]["max"].as_u64() <= Some(cap));
+            // The identity recipe at the present version is the trainer itself.
+            assert_eq!(line["by_source"]["numerics"], 0.0, "{name}: {line}");
+        }
+    }
+}
+
+#[test]
+fn killed_asynchronous_runs_lose_and_double_nothing() {
+    let root = tempfile::tempdir().expect("a temporary folder");
+    models(root.path());
+    let mut draw = Stream::new(1, Purpose::Data, 0);
+    let mut kills = 0;
+    for run in 0..6 {
+        let in_flight = ["keep", "recompute", "drain"][run % 3];
+        let rollout = format!("recipe = \"fp8\"\nin_flight = {in_flight:?}\nstaleness_max = 2");
+        let (file, out) = run_file(root.path(), &format!("run{run}"), "schedule = \"async\"", &rollout);
+        for attempt in 0..5 {
+            let more: &[&str] = if attempt == 0 { &[] } else { &["--resume"] };
+            // Somewhere within an update or a checkpoint.
+            let (lines_before, delay) = (updates(&out).len(), draw.below(60));
+            let mut polls = 0;
+            let going = kill_when(&file, more, || {
+                polls += u32::from(updates(&out).len() > lines_before);
+                polls > delay
+            });
+            if !going {
+                break;
+            }
+            kills += 1;
+        }
+        train(&file, &["--resume"]);
+        check_order(&out);
+        for (update, of) in versions(&out) {
+            let fresh = |version: &u64| *version < update && update - 1 - version <= 2;
+            assert!(of.iter().flatten().all(fresh), "update {update}: {of:?}");
+        }
+    }
+    assert!(kills > 5, "{kills} kills");
+    println!("{kills} kills");
+}
+
+/// What lies in a checkpoint beside the weights is looked at too.
+#[test]
+fn a_damaged_list_of_rollouts_is_passed_over() {
+    let root = tempfile::tempdir().expect("a temporary folder");
+    models(root.path());
+    let (file, out) = run_file(root.path(), "run", "schedule = { steps_off = 2 }", "");
+    train(&file, &[]);
+    let (want, last) = (state(&out, UPDATES), out.join("checkpoints/000008"));
+    std::fs::remove_dir_all(last).expect("removed");
+    let torn = out.join("checkpoints/000006/in_flight.jsonl");
+    let text = std::fs::read_to_string(&torn).expect("written");
+    std::fs::write(&torn, &text[..text.len() / 2]).expect("written");
+    train(&file, &["--resume"]);
+    assert!(state(&out, UPDATES) == want);
+    assert_eq!(updates(&out).len() as u64, UPDATES);
+}
+
+#[test]
+fn every_wait_ends_and_says_what_it_waited_for() {
+    let root = tempfile::tempdir().expect("a temporary folder");
+    models(root.path());
+    let (file, _) = run_file(root.path(), "run", "schedule = \"async\"\nwait_s = 1e-9\nupdates = 200", "");
+    let text = std::fs::read_to_string(&file).expect("written").replacen("updates = 8\n", "", 1);
+    std::fs::write(&file, text).expect("written");
+    let error = refused(&file, &[]);
+    // Whichever wait was the first that was not over at once: an update's, or a checkpoint's.
+    let what = ["s for the rollouts of prompt ", "s for what the rollout stage has under way"];
+    assert!(what.iter().any(|what| error.contains(what)), "{error}");
+    assert!(error.contains("the rollout stage has ") && error.contains("`wait_s` waits longer"), "{error}");
+}
+
+#[test]
+fn other_prompts_are_another_run() {
+    let root = tempfile::tempdir().expect("a temporary folder");
+    models(root.path());
+    let prompts = root.path().join("prompts.jsonl");
+    let write = |first: u32| {
+        let text: String = (0..40).map(|i| format!("{{\"ids\": [1, {}, 7]}}\n", first + i % 5)).collect();
+        std::fs::write(&prompts, text).expect("written");
+    };
+    write(3);
+    let (file, out) = (root.path().join("run.toml"), root.path().join("run"));
+    let text = format!(
+        "student = \"student\"\nteacher = \"teacher\"\nout = {out:?}\nupdates = 2\nschedule = \"async\"\n[task]\n\
+         prompts = \"prompts.jsonl\"\n[rollout]\nn = 1\nmax_tokens = 4\n[train]\nbatch = 4\n[eval]\nproblems = 4\nevery = 0\n"
+    );
+    std::fs::write(&file, text).expect("written");
+    train(&file, &[]);
+    write(4);
+    let error = refused(&file, &["--resume", "--set", "updates=4"]);
+    assert!(error.contains("the run there has prompts with hash"), "{error}");
+    write(3);
+    train(&file, &["--resume", "--set", "updates=4"]);
+    assert_eq!(updates(&out).len(), 4);
+}
