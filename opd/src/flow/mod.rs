@@ -87,3 +87,6 @@ impl Group for Scored {
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod thread_tests;
