@@ -186,7 +186,7 @@ fn training_with_rollouts_on_a_device() {
     check_device(&result);
     let mismatch = result["mismatch_nats"].as_f64().expect("a number");
     assert!((0.0..1e-3).contains(&mismatch), "two devices under one recipe: {mismatch}");
-    assert_eq!(result["by_source"], json!({"numerics": mismatch}));
+    assert_eq!(result["by_source"], json!({"numerics": mismatch, "staleness": 0.0}));
     let metrics = std::fs::read_to_string(out.join("metrics.jsonl")).expect("written");
     let update: Value = serde_json::from_str(metrics.lines().nth(1).expect("an update")).expect("JSON");
     assert_eq!(update["by_source"]["numerics"], update["mismatch_nats"]);
