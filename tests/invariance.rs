@@ -11,7 +11,9 @@ use engine::checkpoint::{Checkpoint, CheckpointError};
 use engine::engine::Engine;
 use engine::model::{Model, WeightSource};
 use engine::recipe::{Precision, Recipe};
-use engine::rollout::{Answer, InFlight, Limits, Request, Reservation, Rollout, ScoreRow, Session, generate, replay, score};
+use engine::rollout::{
+    Answer, InFlight, Limits, Request, Reservation, Rollout, ScoreRow, Session, generate, replay, score,
+};
 use opd::learner::{Learner, Views};
 use opd::loss::{Objective, View};
 use opd::sequences::Row;

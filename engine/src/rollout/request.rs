@@ -202,8 +202,9 @@ impl Partial {
 
 impl From<Rollout> for Partial {
     fn from(rollout: Rollout) -> Partial {
-        let Rollout { request, sample, ids, logprobs, logprobs_raw, support, versions, rebuilt, prompt_versions, .. } =
-            rollout;
+        let Rollout {
+            request, sample, ids, logprobs, logprobs_raw, support, versions, rebuilt, prompt_versions, ..
+        } = rollout;
         Partial { request, sample, ids, logprobs, logprobs_raw, support, versions, rebuilt, prompt_versions }
     }
 }

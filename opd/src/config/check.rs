@@ -104,7 +104,8 @@ impl Config {
                 need("rollout.in_flight", spelled, drains, must)
             }
             Schedule::Async => {
-                let must = "at least 1 when `schedule` is \"async\": rollouts that are not a version behind are \"sync\"";
+                let must =
+                    "at least 1 when `schedule` is \"async\": rollouts that are not a version behind are \"sync\"";
                 need("rollout.staleness_max", staleness, staleness > 0, must)
             }
         }

@@ -214,10 +214,7 @@ fn errors_name_place_key_and_remedy() {
             format!("schedule = 'async'\n{SMALLEST}[rollout]\nstaleness_max = 0"),
             "run.toml:7: `rollout.staleness_max` is 0; it must be at least 1 when `schedule` is \"async\"",
         ),
-        (
-            format!("schedule = {{}}\n{SMALLEST}"),
-            "run.toml:1: `schedule.steps_off` is missing",
-        ),
+        (format!("schedule = {{}}\n{SMALLEST}"), "run.toml:1: `schedule.steps_off` is missing"),
         (format!("wait_s = 0\n{SMALLEST}"), "run.toml:1: `wait_s` is 0; it must be more than 0 and finite"),
         (
             format!("budget = 'of'\n{SMALLEST}"),

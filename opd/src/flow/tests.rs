@@ -111,14 +111,16 @@ impl Sim {
             Lead::UpTo(_) => self.version > self.stage_version,
             Lead::Exactly(_) => {
                 let want = self.admission.wants();
-                self.sampling.is_empty()
-                    && want.is_some_and(|want| self.stage_version < want && want <= self.version)
+                self.sampling.is_empty() && want.is_some_and(|want| self.stage_version < want && want <= self.version)
             }
         };
         if news {
             self.stage_version = self.version;
             let version = self.version;
-            self.sampling.iter_mut().filter(|(done, _)| *done > self.now).for_each(|(_, toy)| toy.versions.push(version));
+            self.sampling
+                .iter_mut()
+                .filter(|(done, _)| *done > self.now)
+                .for_each(|(_, toy)| toy.versions.push(version));
         }
         let until = if self.hungry_since.is_some() { u64::MAX } else { (self.version + 2) * BATCH };
         while self.sampling.len() < SLOTS

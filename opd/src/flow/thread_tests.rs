@@ -128,7 +128,10 @@ fn what_is_broken_off_goes_on_to_the_same_bits() {
     thread.join().unwrap();
     for (rollout, undisturbed) in rollouts.iter().zip(&undisturbed) {
         assert_eq!(bits(rollout), bits(undisturbed), "sample {}", undisturbed.sample);
-        assert_eq!((rollout.sample, rollout.finish, &rollout.versions), (undisturbed.sample, undisturbed.finish, &vec![(0, 0)]));
+        assert_eq!(
+            (rollout.sample, rollout.finish, &rollout.versions),
+            (undisturbed.sample, undisturbed.finish, &vec![(0, 0)])
+        );
         assert_eq!(rollout.rebuilt.len(), 2, "it says where its keys and values were computed anew");
     }
 }
@@ -185,5 +188,8 @@ fn a_late_teacher_is_waited_for_and_a_dead_one_is_not() {
     setup.master.write().unwrap().updates = 1;
     stages.published();
     let error = stages.gather(&mut |_| {}).unwrap_err().to_string();
-    assert!(error.starts_with("waited 1 s for the rollouts of prompt 2, and nothing came; the rollout stage"), "{error}");
+    assert!(
+        error.starts_with("waited 1 s for the rollouts of prompt 2, and nothing came; the rollout stage"),
+        "{error}"
+    );
 }

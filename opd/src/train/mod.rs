@@ -25,8 +25,8 @@ use ptx::ops::sample::Params;
 
 use crate::clock::Stopwatch;
 use crate::config::{Config, LossTarget};
-use crate::flow::{Stages, WaitError};
 use crate::eval::{EvalSettings, PromptFailed, collect, evaluate, row};
+use crate::flow::{Stages, WaitError};
 use crate::learner::{Learner, Views};
 use crate::loss::{Logits, LossError, Objective, Sums, View};
 use crate::master::Master;
@@ -464,11 +464,7 @@ impl Trainer {
         let requests: Vec<Request> = asked
             .iter()
             .zip(first..)
-            .map(|(asked, prompt)| Request {
-                prompt: asked.prompt.clone(),
-                first_sample: prompt * n,
-                ..base.clone()
-            })
+            .map(|(asked, prompt)| Request { prompt: asked.prompt.clone(), first_sample: prompt * n, ..base.clone() })
             .collect();
         let limits = self.limits();
         let engine = self.rollout.as_mut().unwrap_or(&mut self.policy);

@@ -13,9 +13,9 @@ use engine::rollout::Limits;
 use engine::tokenizer::{Tokenizer, TokenizerError};
 
 use super::folder;
+use super::past::Past;
 use super::report::Totals;
 use super::save::{self, SaveError};
-use super::past::Past;
 use super::{Behaviour, Origin, Teacher, Trainer};
 use crate::config::{Config, InFlight, Task};
 use crate::flow::{LocalTeacher, Settings, Stages, Start};

@@ -160,9 +160,7 @@ impl Trainer {
     pub fn save(&mut self) -> Result<PathBuf, TrainError> {
         let updates = self.updates();
         let unfinished = match &mut self.stages {
-            Some(stages) => {
-                stages.in_flight(updates).map_err(|source| TrainError::Wait { update: updates, source })?
-            }
+            Some(stages) => stages.in_flight(updates).map_err(|source| TrainError::Wait { update: updates, source })?,
             None => Vec::new(),
         };
         Ok(self.write(&unfinished)?)
