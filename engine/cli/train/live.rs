@@ -170,6 +170,7 @@ mod tests {
             mismatch_nats: 0.17,
             by_source: BySource { numerics: 0.17, staleness: 0.0 },
             age: None,
+            dynamics: None,
             k3: 0.2,
             grad_norm: 1.0,
             lr: 1e-3,

@@ -47,10 +47,14 @@ struct Draws {
 
 impl Host {
     pub fn new(cpu: Arc<Cpu>, model: Model) -> Host {
+        Host::sharing(cpu, Arc::new(model))
+    }
+
+    pub fn sharing(cpu: Arc<Cpu>, model: Arc<Model>) -> Host {
         Host {
             cpu,
             ran: model.version(),
-            versions: Versions::new(Arc::new(model)),
+            versions: Versions::new(model),
             ids: Vec::new(),
             positions: Vec::new(),
             spans: Vec::new(),

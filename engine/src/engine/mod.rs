@@ -241,6 +241,19 @@ impl Engine {
         }
     }
 
+    /// Another engine on the CPU with the same model, which both must not update, and `pages` pages of its own.
+    ///
+    /// # Panics
+    /// As [`Engine::model`].
+    #[must_use]
+    pub fn beside(&self, pages: usize) -> Engine {
+        let (model, page_len) = (self.shared_model(), self.kv.layout().page_len());
+        let kv = KvCache::new(kv_layout(&model, page_len), pages);
+        let (config, recipe, version) = (self.config.clone(), self.recipe.clone(), model.version());
+        let host = Host::sharing(Arc::clone(self.cpu()), model);
+        Engine::with(self.device.clone(), config, recipe, kv, self.valid, version, Backend::Host(Box::new(host)))
+    }
+
     /// A weights version that is held, on the CPU.
     ///
     /// # Panics

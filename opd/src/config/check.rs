@@ -81,6 +81,13 @@ impl Config {
         if let Some(checkpoint) = &self.checkpoint {
             need("checkpoint.every", checkpoint.every, checkpoint.every > 0, "at least 1")?;
         }
+        if let Some(dynamics) = &self.dynamics {
+            need("dynamics.every", dynamics.every, dynamics.every > 0, "at least 1")?;
+            need("dynamics.prompts", dynamics.prompts, dynamics.prompts > 0, "at least 1")?;
+            need("dynamics.continuations", dynamics.continuations, dynamics.continuations > 0, "at least 1")?;
+            let cut = (0.0..1.0).contains(&dynamics.cut);
+            need("dynamics.cut", dynamics.cut, cut, "at least 0 and less than 1")?;
+        }
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{Checkpoint, Eval, InFlight, Precision, Rollout, Train};
+use super::{Checkpoint, Dynamics, Eval, InFlight, Precision, Rollout, Train};
 
 pub(super) fn updates() -> u32 {
     200
@@ -58,5 +58,11 @@ impl Default for Eval {
 impl Default for Checkpoint {
     fn default() -> Checkpoint {
         Checkpoint { every: 50 }
+    }
+}
+
+impl Default for Dynamics {
+    fn default() -> Dynamics {
+        Dynamics { every: 50, prompts: 32, continuations: 8, cut: 0.5 }
     }
 }

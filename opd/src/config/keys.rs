@@ -3,7 +3,7 @@
 
 use toml::{Table, Value};
 
-use super::{Checkpoint, Config, Loss, PromptTask, StepsOff, Task, defaults};
+use super::{Checkpoint, Config, Dynamics, Loss, PromptTask, StepsOff, Task, defaults};
 use crate::tasks::TaskSpec;
 
 /// The words that a key takes, and those that mean something but cannot be run.
@@ -71,6 +71,7 @@ fn without_task() -> Table {
         train: super::Train::default(),
         eval: super::Eval::default(),
         checkpoint: Some(Checkpoint::default()),
+        dynamics: Some(Dynamics::default()),
     });
     known.remove("task");
     known

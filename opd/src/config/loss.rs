@@ -136,6 +136,12 @@ impl Loss {
         }
     }
 
+    /// Whether the gradient is that of the loss as it is reported.
+    #[must_use]
+    pub fn is_differentiated(&self) -> bool {
+        !matches!(self.kind, LossKind::Sampled)
+    }
+
     /// Writes the defaults of the keys that are used and not set.
     pub(super) fn fill(&mut self) {
         let all = Loss::every_key();

@@ -54,6 +54,12 @@
 //!
 //! [checkpoint]                    # without it only the last update is kept
 //! every = 50
+//!
+//! [dynamics]                      # without it nothing of this is measured
+//! every = 50                      # updates
+//! prompts = 32                    # held-out prompts whose completions are the prefixes
+//! continuations = 8               # of each
+//! cut = 0.5                       # the share of a completion that is kept
 //! ```
 //! `student`, `teacher` and `[task]` are required; the other values above are the defaults. An unknown key, a value of
 //! the wrong kind or out of range is an error that names file, line and key. [`Config::load`] also takes overrides,
@@ -119,6 +125,9 @@ pub struct Config {
     /// When checkpoints are kept; the last update always is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<Checkpoint>,
+    /// Whether what updates do beyond the prefixes that they train on is measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dynamics: Option<Dynamics>,
 }
 
 /// How rollouts, scoring and updates take turns.
@@ -257,6 +266,20 @@ pub struct Eval {
 pub struct Checkpoint {
     /// Updates between checkpoints.
     pub every: u32,
+}
+
+/// How what updates do beyond the prefixes that they train on is measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Dynamics {
+    /// Updates between measurements.
+    pub every: u32,
+    /// Held-out prompts whose completions are the prefixes.
+    pub prompts: u32,
+    /// Continuations of each prefix.
+    pub continuations: u32,
+    /// The share of a completion that is kept before it is gone on with.
+    pub cut: f64,
 }
 
 impl Config {

@@ -24,7 +24,7 @@ fn the_documented_file_is_the_default() {
         example.lines().map(|line| line.trim_start_matches("//!").trim_start().to_string() + "\n").collect();
     let documented = parse(&example).unwrap();
     let smallest = "student = \"models/student\"\nteacher = \"models/teacher\"\nout = \"runs/first\"\n\
-        [task]\nname = \"modular-chain\"\n[checkpoint]\n";
+        [task]\nname = \"modular-chain\"\n[checkpoint]\n[dynamics]\n";
     assert_eq!(documented, parse(smallest).unwrap());
     assert_eq!(parse(SMALLEST).unwrap().out, Path::new("/here/runs/opd"));
     assert_eq!(parse(SMALLEST).unwrap().checkpoint, None);

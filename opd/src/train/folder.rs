@@ -7,7 +7,7 @@ use super::save::SaveError;
 use crate::config::Config;
 
 /// Keys that a resumed run may change: how far it goes and how it is watched, not what is computed on the way.
-const FREE: [&str; 5] = ["updates", "eval", "checkpoint", "wait_s", "out"];
+const FREE: [&str; 6] = ["updates", "eval", "checkpoint", "dynamics", "wait_s", "out"];
 
 fn holds_run(out: &Path) -> bool {
     ["config.toml", "metrics.jsonl", "checkpoints"].iter().any(|name| out.join(name).exists())

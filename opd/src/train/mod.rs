@@ -5,6 +5,7 @@
 //! prompts -> rollouts (recipe, version v) -> teacher's hidden rows -> loss and mismatch -> gradients -> version v + 1
 //! ```
 
+mod dynamics;
 mod folder;
 mod in_flight;
 mod open;
@@ -35,6 +36,7 @@ use crate::side::Beside;
 use crate::source::{Asked, Source};
 use crate::tasks::Split;
 
+pub use dynamics::DynamicsReport;
 pub use folder::{FolderLock, model_inside, prepare};
 pub use open::{OpenError, fits_cuda};
 pub use report::{AgeReport, BySource, EvalReport, Summary, TargetReport, UpdateReport};
@@ -357,10 +359,15 @@ impl Trainer {
             }
             self.check_reproduced(update, part.start, part_rollouts)?;
         }
+        let forward_s = watch.lap_s();
+        let watched = self.watch_before(update)?;
+        watch.lap_s(); // what is measured on the side is counted on the side
         let grad_norm = self.apply(update)?;
-        let mut train_s = watch.lap_s() - teacher_s - behaviour_s;
+        let mut train_s = forward_s + watch.lap_s() - teacher_s - behaviour_s;
         self.swap_weights(update)?;
         let sync_s = watch.lap_s();
+        let loss = sums.loss / sums.tokens as f64;
+        let dynamics = watched.map(|before| self.watch_after(update, before, &rows, loss)).transpose()?;
         let mut stages = None;
         if let (Some(now), Some((busy, waited, again))) = (&self.stages, stages_before) {
             let wait_s = now.waited_s - waited;
@@ -373,7 +380,7 @@ impl Trainer {
         let report = UpdateReport {
             update,
             version: update,
-            loss: sums.loss / sums.tokens as f64,
+            loss,
             kl_teacher: sums.kl_reverse / sums.tokens as f64,
             kl_forward: sums.kl_forward / sums.tokens as f64,
             entropy: sums.entropy / sums.tokens as f64,
@@ -382,6 +389,7 @@ impl Trainer {
             k3: mismatch.k3(),
             target: report::TargetReport::of(&moved),
             age: stages,
+            dynamics,
             grad_norm,
             lr: f64::from(self.lr(update)),
             tokens: sums.tokens,
@@ -595,21 +603,9 @@ impl Trainer {
         };
         let rows =
             evaluate(&mut self.policy, &self.source, sampled, &self.stop_ids, Limits::default()).map_err(failed)?.rows;
-        let (mut sums, inv_temp) = (Sums::default(), 1.0 / self.temperature());
-        for part in micro_batches(&rows, self.micro_tokens) {
-            let Teacher { engine: teacher, side } = &mut self.teacher;
-            side.run(teacher, &rows[part.clone()]).map_err(|source| TrainError::Device { update, source })?;
-            // Its loss is not reported: what is, the distance to the teacher itself, is the same for every objective.
-            let objective = Objective::Distill { kind: Kind::ReverseKl, inv_temp };
-            let model = self.policy.model();
-            let teacher = Some(side.logits(teacher));
-            let views = Views { teacher, ..Views::default() };
-            let micro = self
-                .learner
-                .micro_batch(&self.cpu, model, objective, &rows[part.clone()], views, self.valid, 0.0, false)
-                .map_err(|source| loss_failed(update, part.start, source))?;
-            sums.add(&micro);
-        }
+        // Its loss is not reported: what is, the distance to the teacher itself, is the same for every objective.
+        let objective = Objective::Distill { kind: Kind::ReverseKl, inv_temp: 1.0 / self.temperature() };
+        let sums = self.sums_of(update, &rows, objective)?;
         Ok(EvalReport {
             update,
             accuracy: judged.accuracy(),

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use engine::rollout::Rollout;
 
+use super::dynamics::DynamicsReport;
 use super::past::token_versions;
 use crate::objective::Moved;
 use crate::source::Asked;
@@ -36,6 +37,9 @@ pub struct UpdateReport {
     /// How old its tokens were, where rollouts run ahead of updates.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub age: Option<AgeReport>,
+    /// What the update did beyond the prefixes that it trained on, where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dynamics: Option<DynamicsReport>,
     /// Norm of the gradient before clipping.
     pub grad_norm: f64,
     /// Learning rate.
