@@ -136,10 +136,11 @@ impl Loss {
         }
     }
 
-    /// Whether the gradient is that of the loss as it is reported.
+    /// Whether the gradient is that of the loss as it is reported: not of a policy gradient, and not where the target moves
+    /// with the student.
     #[must_use]
     pub fn is_differentiated(&self) -> bool {
-        !matches!(self.kind, LossKind::Sampled)
+        self.kind != LossKind::Sampled && self.target != LossTarget::TrustRegion
     }
 
     /// Writes the defaults of the keys that are used and not set.

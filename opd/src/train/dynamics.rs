@@ -188,12 +188,7 @@ impl Trainer {
         Ok(sampled.collect())
     }
 
-    fn draw(
-        &mut self,
-        update: u64,
-        by: By,
-        requests: &[Request],
-    ) -> Result<Vec<engine::rollout::Rollout>, TrainError> {
+    fn draw(&mut self, update: u64, by: By, requests: &[Request]) -> Result<Vec<engine::rollout::Rollout>, TrainError> {
         let mut beside;
         let engine: &mut Engine = match by {
             By::Student => &mut self.policy,
