@@ -213,8 +213,16 @@ impl Meter {
 }
 
 #[allow(clippy::disallowed_methods, reason = "a bench exists to read the clock; no result depends on it")]
-fn timed<T>(work: impl FnOnce() -> T) -> (Duration, T) {
+/// How long `work` takes.
+pub fn timed<T>(work: impl FnOnce() -> T) -> (Duration, T) {
     let start = Instant::now();
     let result = black_box(work());
     (start.elapsed(), result)
+}
+
+/// The middle one.
+pub fn median(values: &[f64]) -> f64 {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
 }

@@ -19,7 +19,7 @@ use ptx::ops::divergence::Kind;
 use ptx::ops::round;
 use serde::Serialize;
 
-use super::{EVAL_SAMPLES, Teacher, TrainError, Trainer, loss_failed, read};
+use super::{EVAL_SAMPLES, Teacher, TrainError, Trainer, read};
 use crate::eval::{PromptFailed, collect, row};
 use crate::learner::Views;
 use crate::loss::{Objective, Sums};
@@ -274,7 +274,7 @@ impl Trainer {
             let micro = self
                 .learner
                 .micro_batch(&self.cpu, self.policy.model(), objective, part_rows, views, self.valid, 0.0, false)
-                .map_err(|source| loss_failed(update, part.start, source))?;
+                .map_err(|source| self.failed(update, part.start, part_rows, &[], source))?;
             sums.add(&micro);
         }
         Ok(sums)

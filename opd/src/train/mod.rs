@@ -5,6 +5,7 @@
 //! prompts -> rollouts (recipe, version v) -> teacher's hidden rows -> loss and mismatch -> gradients -> version v + 1
 //! ```
 
+mod dump;
 mod dynamics;
 mod folder;
 mod in_flight;
@@ -29,7 +30,7 @@ use crate::config::{Config, LossTarget};
 use crate::eval::{EvalSettings, PromptFailed, collect, evaluate, row};
 use crate::flow::{Stages, WaitError};
 use crate::learner::{Learner, Views};
-use crate::loss::{Logits, LossError, Objective, Sums, View};
+use crate::loss::{Logits, Objective, Sums, View};
 use crate::master::Master;
 use crate::sequences::{Row, micro_batches};
 use crate::side::Beside;
@@ -78,14 +79,23 @@ pub enum TrainError {
         source: PromptFailed,
     },
     /// The loss is not a number.
-    #[error("update {update}: the loss is not finite at rollout {rollout}, {source}")]
+    #[error(
+        "update {update}: the loss is not finite at rollout {rollout}, token {token} (id {token_id}): {what}; nothing was \
+         updated, and {kept}"
+    )]
     Loss {
         /// Which update.
         update: u64,
-        /// First rollout of the micro-batch.
+        /// Which rollout of it, or completion of the evaluation.
         rollout: usize,
-        /// Row and token.
-        source: LossError,
+        /// Which token of the completion.
+        token: usize,
+        /// The token.
+        token_id: u32,
+        /// What is wrong.
+        what: String,
+        /// Where its dump is, or why there is none.
+        kept: String,
     },
     /// Gradients are not numbers.
     #[error("update {update}: the gradient of {tensor} is not finite at element {element}; nothing was updated")]
@@ -346,7 +356,10 @@ impl Trainer {
             let micro = self
                 .learner
                 .micro_batch(&self.cpu, model, objective, part_rows, views, self.valid, weight, true)
-                .map_err(|source| loss_failed(update, part.start, source))?;
+                .map_err(|source| {
+                    let rollouts: Vec<&Rollout> = part_rollouts.iter().map(|(_, rollout)| rollout).collect();
+                    self.failed(update, part.start, part_rows, &rollouts, source)
+                })?;
             sums.add(&micro);
             let by_row = &self.learner.by_row;
             if !on_teacher {
@@ -649,13 +662,6 @@ fn first_other(
         }
     }
     None
-}
-
-fn loss_failed(update: u64, rollout: usize, source: LossError) -> TrainError {
-    match source {
-        LossError::Device(source) => TrainError::Device { update, source },
-        LossError::Row { .. } => TrainError::Loss { update, rollout, source },
-    }
 }
 
 /// A setting of the run file as the kernels take it.
