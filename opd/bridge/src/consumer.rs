@@ -6,7 +6,7 @@ use crate::layout::{SIGNAL_READY, peer};
 use crate::meta::{Meta, decode};
 use crate::seat::{Counters, Peer, Presence, Role, Seat};
 use crate::slot::Held;
-use crate::states::{self, Take};
+use crate::states::{self, Due, Take};
 use crate::wait::Patience;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 #[derive(Debug)]
 pub struct Consumer {
     seat: Arc<Seat>,
-    next: u64,
+    due: Due,
 }
 
 impl Consumer {
@@ -26,15 +26,12 @@ impl Consumer {
     /// # Errors
     /// The file is no ring of this version, or has a consumer.
     pub fn attach(path: &Path) -> Result<Consumer, OpenError> {
-        let mut next = 0;
+        let mut due = Due { number: 0, fresh: 0 };
         let seat = Seat::take(path, Role::Consumer, |map| {
-            for slot in 0..map.slot_count {
-                states::reclaim_in_use(map, slot)?;
-            }
-            next = states::tail(map)?;
+            due = states::consumer_attaches(map)?;
             Ok(())
         })?;
-        Ok(Consumer { seat: Arc::new(seat), next })
+        Ok(Consumer { seat: Arc::new(seat), due })
     }
 
     /// The next block, once it is there, checked; none where the producer has finished and nothing is left. Several
@@ -43,20 +40,20 @@ impl Consumer {
     /// # Errors
     /// Nothing came in time, or a block was corrupt: it is dropped, and the next call goes on behind it.
     pub fn receive(&mut self, patience: Patience) -> Result<Option<Lease>, ReceiveError> {
-        let (seat, next) = (&self.seat, &mut self.next);
+        let (seat, due) = (&self.seat, &mut self.due);
         let held = seat.wait(SIGNAL_READY, "the next block", patience, || {
             // Asked before the slot: what was published before the end is then seen.
             let finished = seat.other_presence() == Presence::Finished;
             loop {
-                match Held::take(seat, *next).map_err(WaitError::from)? {
-                    (Take::Passed, _) => *next += 1,
+                match Held::take(seat, *due).map_err(WaitError::from)? {
+                    (Take::Passed, _) => due.number += 1,
                     (Take::NotYet, _) => return Ok::<_, WaitError>(finished.then_some(None)),
                     (Take::Taken, held) => return Ok(Some(held)),
                 }
             }
         })?;
         let Some(held) = held else { return Ok(None) };
-        self.next += 1;
+        self.due.number += 1;
         match decode(held.bytes(), held.number(), self.seat.map().slot_bytes) {
             Ok((meta, epoch)) => Ok(Some(Lease { held, meta, epoch })),
             Err(why) => {
@@ -69,7 +66,7 @@ impl Consumer {
     /// Number of the block that is due.
     #[must_use]
     pub fn next(&self) -> u64 {
-        self.next
+        self.due.number
     }
 
     /// How many times a consumer attached to this ring, this one included.

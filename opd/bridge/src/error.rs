@@ -76,6 +76,8 @@ pub enum BlockError {
     Field { field: &'static str, found: u64 },
     #[error("its header has payload bytes {found} where its shape makes {expected}")]
     PayloadBytes { found: u64, expected: u64 },
+    #[error("its row {row} has mask {found}; a mask is 0 or 1")]
+    Mask { row: usize, found: u8 },
     #[error(transparent)]
     Meta(#[from] MetaError),
 }

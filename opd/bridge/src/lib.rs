@@ -24,6 +24,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 #![cfg(unix)]
+#![deny(unsafe_code)]
 
 mod arrays;
 mod clock;
@@ -34,6 +35,7 @@ mod layout;
 mod meta;
 mod producer;
 mod seat;
+#[allow(unsafe_code, reason = "the mapped file: decision 11")]
 mod slot;
 pub mod states;
 mod wait;

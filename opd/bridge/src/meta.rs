@@ -260,5 +260,9 @@ pub fn decode(bytes: &[u8], number: u64, slot_bytes: u64) -> Result<(Meta, u32),
     if expected != found {
         return Err(BlockError::PayloadChecksum { found, expected });
     }
+    let mask = crate::arrays::split(&meta, bytes).mask;
+    if let Some(row) = mask.iter().position(|&mask| mask > 1) {
+        return Err(BlockError::Mask { row, found: mask[row] });
+    }
     Ok((meta, get_u32(bytes, at(20))))
 }

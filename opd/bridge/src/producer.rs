@@ -27,10 +27,7 @@ impl Producer {
     pub fn attach(path: &Path) -> Result<Producer, OpenError> {
         let mut next = 0;
         let seat = Seat::take(path, Role::Producer, |map| {
-            next = states::head(map)?;
-            for slot in 0..map.slot_count {
-                states::reclaim_filling(map, slot)?;
-            }
+            next = states::producer_attaches(map)?;
             Ok(())
         })?;
         Ok(Producer { seat: Arc::new(seat), next })

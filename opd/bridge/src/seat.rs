@@ -111,7 +111,8 @@ impl Seat {
         role: Role,
         repair: impl FnOnce(&Mapping) -> Result<(), OpenError>,
     ) -> Result<Seat, OpenError> {
-        let map = file::open(path)?;
+        // Before the lock files are made, so that none appear beside what is no ring.
+        let before = file::open(path)?;
         let (lock, other) = (
             lock_file(path, role)?,
             lock_file(path, if role == Role::Producer { Role::Consumer } else { Role::Producer })?,
@@ -125,14 +126,16 @@ impl Seat {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 Err(TryLockError::WouldBlock) => {
-                    let pid = map.word32(PEER_LINES[role as usize] + peer::PID).load(Ordering::Relaxed);
+                    let pid = before.word32(PEER_LINES[role as usize] + peer::PID).load(Ordering::Relaxed);
                     return Err(OpenError::RoleTaken { path: path.to_owned(), role, pid });
                 }
                 Err(TryLockError::Error(source)) => return Err(OpenError::Io { path: path.to_owned(), source }),
             }
         }
+        // Again under the lock: the ring may have been made anew meanwhile.
+        let map = file::open(path)?;
+        repair(&map)?;
         let mut seat = Seat { map, role, epoch: 0, _lock: lock, other };
-        repair(&seat.map)?;
         seat.beat();
         seat.half(peer::PID).store(std::process::id(), Ordering::Relaxed);
         seat.epoch = seat.half(peer::EPOCH).fetch_add(1, Ordering::AcqRel).wrapping_add(1);

@@ -6,7 +6,7 @@
 use crate::error::Broken;
 use crate::layout::FILE_HEADER;
 use crate::seat::Seat;
-use crate::states::{self, Board, Take};
+use crate::states::{self, Board, Due, Take};
 use memmap2::MmapRaw;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -143,10 +143,10 @@ pub struct Held {
 }
 
 impl Held {
-    /// The slot of block `number`, if it is ready.
-    pub fn take(seat: &Arc<Seat>, number: u64) -> Result<(Take, Option<Held>), Broken> {
-        let take = states::take(seat.map(), number)?;
-        Ok((take, (take == Take::Taken).then(|| Held { seat: Arc::clone(seat), number })))
+    /// The slot of the block that is due, if it is ready.
+    pub fn take(seat: &Arc<Seat>, due: Due) -> Result<(Take, Option<Held>), Broken> {
+        let take = states::take(seat.map(), due)?;
+        Ok((take, (take == Take::Taken).then(|| Held { seat: Arc::clone(seat), number: due.number })))
     }
 
     /// Which block it is.

@@ -76,30 +76,71 @@ fn change(board: &impl Board, from: Word, to: Word) -> Result<(), Broken> {
     Err(Broken { slot, expected: from, found: Word::from_code(board.load(slot)) })
 }
 
-/// The number after the last accepted block: what a producer that attaches fills next.
-pub fn head(board: &impl Board) -> Result<u64, Broken> {
+/// The number that a slot's word has published, plus one; 0 where it has published none.
+fn published(board: &impl Board, word: Word) -> u64 {
+    match word.state {
+        State::Ready | State::InUse => word.number + 1,
+        State::Free | State::Filling => (word.number + 1).saturating_sub(board.slot_count()),
+    }
+}
+
+/// The words of all slots, each for a number that belongs into its slot.
+fn words(board: &impl Board) -> Result<Vec<Word>, Broken> {
     let count = board.slot_count();
-    let mut head = 0;
-    for slot in 0..count {
+    let read = |slot| {
         let word = Word::from_code(board.load(slot));
-        if word.number % count != slot {
-            return Err(Broken { slot, expected: Word::new(slot, State::Free), found: word });
+        let fits = word.number % count == slot;
+        if fits { Ok(word) } else { Err(Broken { slot, expected: Word::new(slot, State::Free), found: word }) }
+    };
+    (0..count).map(read).collect()
+}
+
+/// The number after the last accepted block: what a producer that attaches fills next. For whoever holds the producer's
+/// role: then no published number changes while the words are read, so they have to agree exactly.
+fn head(board: &impl Board) -> Result<u64, Broken> {
+    let (count, words) = (board.slot_count(), words(board)?);
+    let head = words.iter().map(|&word| published(board, word)).max().unwrap_or(0);
+    for (slot, &found) in (0..).zip(&words) {
+        // The number that the slot takes next, and the one that it published last.
+        let next = head + (count + slot - head % count) % count;
+        let due = match found.state {
+            State::Free => found.number == next,
+            State::Filling => found.number == next && next == head,
+            State::Ready | State::InUse => found.number + count == next,
+        };
+        if !due {
+            return Err(Broken { slot, expected: Word::new(next, State::Free), found });
         }
-        head = head.max(match word.state {
-            State::Ready | State::InUse => word.number + 1,
-            // Published number − count; none yet where that is negative.
-            State::Free | State::Filling => (word.number + 1).saturating_sub(count),
-        });
     }
     Ok(head)
 }
 
-/// The least number that is ready, or the head: what a consumer that attaches takes first.
-pub fn tail(board: &impl Board) -> Result<u64, Broken> {
-    let head = head(board)?;
-    let words = (0..board.slot_count()).map(|slot| Word::from_code(board.load(slot)));
-    let ready = words.filter(|word| word.state == State::Ready).map(|word| word.number).min();
-    Ok(ready.unwrap_or(head))
+/// Where a consumer that attaches stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Due {
+    /// The least number that is not acknowledged: published or not.
+    pub number: u64,
+    /// Numbers from here on cannot have been acknowledged before.
+    pub fresh: u64,
+}
+
+/// Where a consumer that attaches begins. For whoever holds the consumer's role: then nothing is acknowledged while the words
+/// are read. The producer may publish meanwhile, so the words are of several moments; a word's number never falls, and the
+/// least of them is the word of the least number that is not acknowledged.
+fn due(board: &impl Board) -> Result<Due, Broken> {
+    let (count, words) = (board.slot_count(), words(board)?);
+    let number = words.iter().map(|word| word.number).min().unwrap_or(0);
+    // The producer gets as far as the slots reach, and a slot acknowledged out of order waits for the round after.
+    if let Some(&found) = words.iter().find(|word| word.number >= number + 2 * count) {
+        let slot = found.number % count;
+        return Err(Broken {
+            slot,
+            expected: Word::new(number + (count + slot - number % count) % count, State::Free),
+            found,
+        });
+    }
+    let fresh = words.iter().map(|&word| published(board, word)).max().unwrap_or(0);
+    Ok(Due { number, fresh })
 }
 
 /// How many blocks from `head` on can be filled without waiting.
@@ -140,22 +181,22 @@ pub enum Take {
     NotYet,
 }
 
-/// The consumer asks for block `number`.
-pub fn take(board: &impl Board, number: u64) -> Result<Take, Broken> {
-    let count = board.slot_count();
+/// The consumer asks for the block that is due.
+pub fn take(board: &impl Board, due: Due) -> Result<Take, Broken> {
+    let (count, number) = (board.slot_count(), due.number);
     let word = word_of(board, number);
-    let broken = || Broken { slot: number % count, expected: Word::new(number, State::Ready), found: word };
     match word.state {
         State::Ready if word.number == number => {
             change(board, word, Word::new(number, State::InUse)).map(|()| Take::Taken)
         }
         State::Free | State::Filling if word.number == number => Ok(Take::NotYet),
-        // Acknowledged out of order; the producer may have gone on with the slot. Only a consumer that attached after
-        // the acknowledgement can see this: it skips numbers that are no longer anywhere.
-        _ if word.number > number && word.number % count == number % count => Ok(Take::Passed),
+        // An earlier consumer acknowledged it out of order; the producer may have gone on with the slot by one round.
+        State::Free | State::Filling | State::Ready if number < due.fresh && word.number == number + count => {
+            Ok(Take::Passed)
+        }
         // The slot still holds a lease of this consumer on an earlier block: the producer cannot have come round.
         State::InUse if word.number + count == number => Ok(Take::NotYet),
-        _ => Err(broken()),
+        _ => Err(Broken { slot: number % count, expected: Word::new(number, State::Ready), found: word }),
     }
 }
 
@@ -164,20 +205,26 @@ pub fn release(board: &impl Board, number: u64) -> Result<(), Broken> {
     change(board, Word::new(number, State::InUse), Word::new(number + board.slot_count(), State::Free))
 }
 
-/// A new producer frees a slot that a dead one was filling.
-pub fn reclaim_filling(board: &impl Board, slot: u64) -> Result<bool, Broken> {
-    reclaim(board, slot, State::Filling, State::Free)
-}
-
-/// A new consumer makes a slot ready again that a dead one had taken and not acknowledged.
-pub fn reclaim_in_use(board: &impl Board, slot: u64) -> Result<bool, Broken> {
-    reclaim(board, slot, State::InUse, State::Ready)
-}
-
-fn reclaim(board: &impl Board, slot: u64, from: State, to: State) -> Result<bool, Broken> {
-    let word = Word::from_code(board.load(slot));
-    if word.state != from {
-        return Ok(false);
+/// A new producer frees what a dead one was filling; gives the number to fill next.
+pub fn producer_attaches(board: &impl Board) -> Result<u64, Broken> {
+    let head = head(board)?;
+    for slot in 0..board.slot_count() {
+        reclaim(board, slot, State::Filling, State::Free)?;
     }
-    change(board, word, Word::new(word.number, to)).map(|()| true)
+    Ok(head)
+}
+
+/// A new consumer makes ready again what a dead one had taken and not acknowledged; gives where to begin.
+pub fn consumer_attaches(board: &impl Board) -> Result<Due, Broken> {
+    // Before any change: a damaged ring is left as it is.
+    due(board)?;
+    for slot in 0..board.slot_count() {
+        reclaim(board, slot, State::InUse, State::Ready)?;
+    }
+    due(board)
+}
+
+fn reclaim(board: &impl Board, slot: u64, from: State, to: State) -> Result<(), Broken> {
+    let word = Word::from_code(board.load(slot));
+    if word.state == from { change(board, word, Word::new(word.number, to)) } else { Ok(()) }
 }

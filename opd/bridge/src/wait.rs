@@ -72,10 +72,12 @@ impl Seat {
         for turn in 0_u32.. {
             waiting.store(1, Ordering::SeqCst);
             let seen = count.load(Ordering::SeqCst);
+            // Asked before the slot: what the other side did before it went is then seen.
+            let lost = self.lost(patience);
             let found = ready();
             let waited = Duration::from_nanos(now_ns() - start);
             let left = patience.deadline.saturating_sub(waited);
-            if matches!(found, Ok(None)) && !left.is_zero() && !self.lost(patience) {
+            if matches!(found, Ok(None)) && !left.is_zero() && !lost {
                 sleep(count, seen, left.min(SLICE), turn);
                 self.beat();
                 continue;
