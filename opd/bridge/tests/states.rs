@@ -112,8 +112,8 @@ struct World {
     cells: Vec<[u64; 2]>,
     making: (Making, Log, u64),
     taking: (Taking, Log, u64, u64, Vec<u64>),
-    producer_crashes: u8,
-    consumer_crashes: u8,
+    /// How often the producer and the consumer died.
+    crashes: [u8; 2],
     /// What truly happened: blocks 0 .. accepted were accepted; a bit for each that was acknowledged.
     accepted: u64,
     acknowledged: u64,
@@ -121,6 +121,7 @@ struct World {
 
 struct Limits {
     blocks: u64,
+    crashes_each: u8,
     crashes: u8,
 }
 
@@ -131,8 +132,7 @@ impl World {
             cells: vec![[u64::MAX; 2]; slots as usize],
             making: (Making::Attach, Log::new(), 0),
             taking: (Taking::Attach, Log::new(), 0, 0, Vec::new()),
-            producer_crashes: 0,
-            consumer_crashes: 0,
+            crashes: [0; 2],
             accepted: 0,
             acknowledged: 0,
         }
@@ -296,14 +296,14 @@ impl World {
         if self.making.0 == Making::Write(2) {
             next.extend(self.produce(limits, true));
         }
-        if self.producer_crashes < limits.crashes {
-            let (making, producer_crashes) = ((Making::Attach, Log::new(), 0), self.producer_crashes + 1);
-            next.push(World { making, producer_crashes, ..self.clone() });
+        let [producer, consumer] = self.crashes;
+        if producer < limits.crashes_each && producer + consumer < limits.crashes {
+            let making = (Making::Attach, Log::new(), 0);
+            next.push(World { making, crashes: [producer + 1, consumer], ..self.clone() });
         }
-        if self.consumer_crashes < limits.crashes {
-            let (taking, consumer_crashes) =
-                ((Taking::Attach, Log::new(), 0, 0, Vec::new()), self.consumer_crashes + 1);
-            next.push(World { taking, consumer_crashes, ..self.clone() });
+        if consumer < limits.crashes_each && producer + consumer < limits.crashes {
+            let taking = (Taking::Attach, Log::new(), 0, 0, Vec::new());
+            next.push(World { taking, crashes: [producer, consumer + 1], ..self.clone() });
         }
         next
     }
@@ -328,14 +328,14 @@ fn explore(slots: u64, limits: &Limits) -> (usize, usize) {
 
 #[test]
 fn two_slots_every_interleaving_and_crash() {
-    let (worlds, done) = explore(2, &Limits { blocks: 5, crashes: 2 });
+    let (worlds, done) = explore(2, &Limits { blocks: 5, crashes_each: 2, crashes: 4 });
     println!("{worlds} worlds, {done} with all blocks acknowledged");
     assert!(worlds > 10_000 && done > 100, "{worlds} {done}");
 }
 
 #[test]
 fn four_slots_every_interleaving_and_crash() {
-    let (worlds, done) = explore(4, &Limits { blocks: 5, crashes: 1 });
+    let (worlds, done) = explore(4, &Limits { blocks: 5, crashes_each: 1, crashes: 1 });
     println!("{worlds} worlds, {done} with all blocks acknowledged");
     assert!(worlds > 10_000 && done > 100, "{worlds} {done}");
 }
