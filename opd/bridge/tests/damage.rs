@@ -1,5 +1,6 @@
 //! Whatever happens to the file's bytes: a typed error, or a block counted as corrupt. Never a panic, and never a block
 //! that is not the one that was written.
+#![allow(clippy::cast_possible_truncation, reason = "small numbers, and random bits to be cut")]
 
 mod common;
 

@@ -1,5 +1,6 @@
 //! A producer's and a consumer's process, killed in turns at random moments and started again: no block is lost and none
 //! acts twice. A test without a harness, since its processes are itself with other words.
+#![allow(clippy::cast_possible_truncation, reason = "small numbers, and random bits to be cut")]
 #![cfg(unix)]
 
 mod common;

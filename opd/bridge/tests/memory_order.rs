@@ -1,5 +1,6 @@
 //! The state words order what is written into a slot: loom tries every interleaving and every value that a weak memory
 //! may show. The orders are those of the mapped file's board; what a slot holds is relaxed, so that nothing else orders it.
+#![allow(clippy::cast_possible_truncation, reason = "small numbers, and random bits to be cut")]
 
 use bridge::states::{self, Board, State, Take, Word};
 use loom::sync::Arc;

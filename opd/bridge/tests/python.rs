@@ -1,4 +1,5 @@
 //! `examples/read_ring.py` reads what this crate writes: the format's page is enough to write a consumer.
+#![allow(clippy::cast_possible_truncation, reason = "small numbers, and random bits to be cut")]
 
 mod common;
 

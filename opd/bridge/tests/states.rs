@@ -4,6 +4,7 @@
 //!
 //! The functions under test run as they are. To stop one behind each access, it is run again from its beginning with the
 //! answers that it had so far, then makes one access more, and is unwound at the next.
+#![allow(clippy::cast_possible_truncation, reason = "small numbers, and random bits to be cut")]
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;

@@ -1,4 +1,5 @@
 //! What the tests of the bridge share: blocks whose every array follows from a seed, and a copy of what a lease shows.
+#![allow(clippy::cast_possible_truncation, reason = "small numbers, and random bits to be cut")]
 #![allow(dead_code, reason = "each test takes what it needs")]
 
 use bridge::{Arrays, ArraysMut, Dtype, Geometry, Kind, Lease, Meta, Patience, Producer, Scores, ScoresMut};
