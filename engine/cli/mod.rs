@@ -12,6 +12,8 @@ mod recipe;
 mod score;
 mod selftest;
 mod table;
+#[cfg(unix)]
+mod teach;
 mod train;
 
 use std::process::ExitCode;
@@ -71,6 +73,9 @@ enum Command {
     Score(score::ScoreArgs),
     /// On-policy distillation as a run file says.
     Train(train::TrainArgs),
+    /// Score what a learner in another process asks for, through a ring in shared memory.
+    #[cfg(unix)]
+    Teach(teach::TeachArgs),
     /// Accuracy of a model on held-out problems.
     Eval(eval::EvalArgs),
     /// How many tokens and sequences some memory holds, from config.json alone.
@@ -110,6 +115,8 @@ fn dispatch(command: &Command, global: &Global) -> Result<ExitCode, Failure> {
         Command::Generate(args) => generate::run(args, global),
         Command::Score(args) => score::run(args, global),
         Command::Train(args) => train::run(args, global),
+        #[cfg(unix)]
+        Command::Teach(args) => teach::run(args, global),
         Command::Eval(args) => eval::run(args, global),
         Command::Capacity(args) => capacity::run(args, global),
         Command::Recipe(args) => recipe::run(args, global),

@@ -29,5 +29,7 @@ pub mod sequences;
 pub mod side;
 pub mod source;
 pub mod tasks;
+#[cfg(unix)]
+pub mod teach;
 pub mod train;
 pub mod tune;

@@ -308,6 +308,21 @@ impl Model {
     }
 }
 
+/// The head `[vocab, hidden]` alone, with the bits that [`Model::load`] gives it: for whoever gets hidden rows from another
+/// process.
+///
+/// # Errors
+/// It cannot be read.
+pub fn load_head(cpu: &Cpu, checkpoint: &Checkpoint, recipe: &Recipe) -> Result<Packed, CheckpointError> {
+    let c = checkpoint.config();
+    let format = if c.tied { recipe.embed } else { recipe.head.weights };
+    let mut head = packed(format, c.vocab, c.hidden);
+    let mut block = vec![0.0; block_len(c)];
+    let mut read = Reader { cpu, source: &mut &*checkpoint, block: &mut block, version: 0 };
+    read.matrix(if c.tied { EMBEDDING } else { HEAD }, recipe.head.activations, &mut head)?;
+    Ok(head)
+}
+
 pub(super) fn packed(format: WeightFormat, n: usize, k: usize) -> Packed {
     Packed::new(format.dtype, format.scale, n, k)
 }
