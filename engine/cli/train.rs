@@ -26,6 +26,10 @@ pub struct TrainArgs {
     /// Override a key of the run file, e.g. --set rollout.recipe=identity. May be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
+    /// The teacher: a model folder, or ring:PATH for `leeway teach --ring PATH` in another process (the run file's folder
+    /// then gives its head). Short for --set teacher=.. or --set ring=..
+    #[arg(long, value_name = "FOLDER|ring:PATH")]
+    teacher: Option<String>,
     /// Print the resolved configuration and stop.
     #[arg(long)]
     dry_run: bool,
@@ -35,7 +39,14 @@ pub struct TrainArgs {
 }
 
 pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
-    let config = Config::load(&args.file, &args.set)?;
+    let mut set = args.set.clone();
+    match args.teacher.as_deref().map(|teacher| (teacher, teacher.strip_prefix("ring:"))) {
+        Some((_, Some(ring))) => set.push(format!("ring={ring}")),
+        // A path on the command line is of the current folder, one in the file of the file's.
+        Some((folder, None)) => set.push(format!("teacher={}", std::path::absolute(folder)?.display())),
+        None => {}
+    }
+    let config = Config::load(&args.file, &set)?;
     if args.dry_run {
         let text = config.to_toml();
         if global.json {
@@ -133,6 +144,7 @@ pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
             trainer.save()?;
         }
     }
+    trainer.finish();
     live.finish();
     let summary = trainer.summary();
     let wall_s = watch.elapsed_s();

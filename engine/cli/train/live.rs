@@ -177,6 +177,7 @@ mod tests {
             tokens: 2000,
             rollouts: 256,
             correct: None,
+            missing: 0,
             truncated: 0,
             rollout_s: 0.1,
             teacher_s: 0.01,

@@ -29,6 +29,8 @@ impl Config {
         let decay = |x: f64| (0.0..1.0).contains(&x);
 
         need("seed", self.seed, i64::try_from(self.seed).is_ok(), "at most 2^63 - 1")?;
+        let ring = self.ring.as_ref().is_none_or(|ring| !ring.as_os_str().is_empty());
+        need("ring", "\"\"", ring, "the path of a ring that `leeway teach` makes")?;
         need("updates", self.updates, self.updates > 0, "at least 1")?;
         match &self.task {
             Task::Procedural(spec) => spec.check().map_err(|error| {

@@ -59,6 +59,7 @@ fn without_task() -> Table {
     let mut known = table(&Config {
         student: "student".into(),
         teacher: "teacher".into(),
+        ring: Some("ring".into()),
         updates: defaults::updates(),
         seed: 0,
         schedule: super::Schedule::Sync,

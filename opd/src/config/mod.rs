@@ -3,6 +3,7 @@
 //! ```toml
 //! student = "models/student"      # folders, relative to this file
 //! teacher = "models/teacher"
+//! # ring = "/dev/shm/scores"      # the teacher is `leeway teach` in another process; its folder gives the head
 //! updates = 200
 //! seed = 0
 //! schedule = "sync"               # "async", or { steps_off = 1 }
@@ -90,6 +91,9 @@ pub struct Config {
     pub student: PathBuf,
     /// The folder of the model to learn from.
     pub teacher: PathBuf,
+    /// The ring that scores come over, of a teacher in another process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ring: Option<PathBuf>,
     /// Optimizer steps.
     #[serde(default = "defaults::updates")]
     pub updates: u32,

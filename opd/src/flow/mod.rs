@@ -20,12 +20,14 @@ mod stages;
 use engine::engine::EngineError;
 use engine::rollout::{Partial, RequestError, Rollout};
 
+use crate::sequences::Row;
 use crate::source::Asked;
+use crate::teach::TeachError;
 
 pub use admission::{Admission, Lead};
 pub use intake::{Group, Intake, Refused};
 pub(crate) use rollouts::{RolloutStage, Settings};
-pub(crate) use scores::{LocalTeacher, Teacher, score_all};
+pub(crate) use scores::{Answer, LocalTeacher, RemoteTeacher, Teacher};
 pub use stages::{FailedRollout, WaitError};
 pub(crate) use stages::{Stages, Start};
 
@@ -50,6 +52,10 @@ pub(crate) struct Unfinished {
 #[derive(Debug)]
 pub(crate) enum Out {
     Sampled(Sampled),
+    /// Rows of the learner's own, such as those of an evaluation.
+    Rows(Vec<Row>),
+    /// The learner needs nothing more.
+    Finish,
     /// Everything that was finished before has gone out before; this is the rest.
     Mark(Vec<Unfinished>),
     Failed(Broken),
@@ -60,22 +66,35 @@ pub(crate) enum Out {
 pub(crate) enum Broken {
     Rollout { prompt: u64, source: RequestError },
     Weights(EngineError),
+    Teacher(Box<TeachError>),
 }
 
 /// What comes to the learner.
 #[derive(Debug)]
 pub(crate) enum In {
     Scored(Scored),
+    /// To [`Out::Rows`].
+    Answer(Answer),
     Mark(Vec<Unfinished>),
     Failed(Broken),
 }
 
-/// A sampled prompt with the teacher's hidden rows of its predicting tokens, `[predicting, hidden]` of all completions one
-/// after the other; none where the learner asks the teacher itself.
+/// The teacher's hidden rows of a prompt's completions.
+#[derive(Debug)]
+pub(crate) enum Hidden {
+    /// Of the predicting tokens, `[predicting, hidden]`, of all completions one after the other.
+    Rows(Vec<f32>),
+    /// The teacher has no scores of them, and why: they are counted and not trained on.
+    Missing(String),
+    /// The learner asks the teacher itself.
+    NotAsked,
+}
+
+/// A sampled prompt with its scores.
 #[derive(Debug)]
 pub(crate) struct Scored {
     pub sampled: Sampled,
-    pub hidden: Option<Vec<f32>>,
+    pub hidden: Hidden,
 }
 
 impl Group for Scored {

@@ -1,21 +1,37 @@
 //! The scoring stage: the teacher's hidden rows of every sampled prompt, as it comes.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use engine::model::Model;
 use ptx::Cpu;
 
-use super::{In, Out, Sampled, Scored};
+use super::{Broken, Hidden, In, Out, Sampled, Scored};
 use crate::clock::Stopwatch;
 use crate::eval::row;
 use crate::sequences::{Row, micro_batches};
 use crate::side::Side;
+use crate::teach::{Received, RingTeacher, TeachError};
 
-/// Who scores: hidden rows of the predicting tokens of `rows`, `[predicting, hidden]`.
+/// Hidden rows of predicting tokens, `[predicting, hidden]`; or why the teacher has none of some of them.
+pub(crate) type Answer = Result<Vec<f32>, String>;
+
+/// Who scores, in the order asked.
 pub(crate) trait Teacher: Send {
-    fn hidden(&mut self, rows: &[Row]) -> Vec<f32>;
+    /// Groups that are asked for before the first of them is waited for.
+    fn window(&self) -> usize;
+
+    /// Asks for the scores of a group that was sampled up to weights version `version`.
+    fn ask(&mut self, rows: &[Row], version: u64) -> Result<(), TeachError>;
+
+    /// Those of the oldest group that was asked for.
+    fn answer(&mut self) -> Result<Answer, TeachError>;
+
+    /// The run is over: nothing more is asked.
+    fn finish(&mut self) {}
 }
 
 /// A teacher in this process, on the CPU.
@@ -24,41 +40,181 @@ pub(crate) struct LocalTeacher {
     pub model: Arc<Model>,
     pub side: Box<Side>,
     pub micro_tokens: usize,
+    pub answers: VecDeque<Vec<f32>>,
 }
 
 impl Teacher for LocalTeacher {
-    fn hidden(&mut self, rows: &[Row]) -> Vec<f32> {
+    fn window(&self) -> usize {
+        1
+    }
+
+    fn ask(&mut self, rows: &[Row], _version: u64) -> Result<(), TeachError> {
         let mut hidden = Vec::new();
         for part in micro_batches(rows, self.micro_tokens) {
             self.side.run(&self.cpu, &self.model, &rows[part]);
             hidden.extend_from_slice(&self.side.hidden);
         }
-        hidden
+        self.answers.push_back(hidden);
+        Ok(())
+    }
+
+    fn answer(&mut self) -> Result<Answer, TeachError> {
+        Ok(Ok(self.answers.pop_front().expect("it was asked")))
     }
 }
 
-/// Scores what comes until nobody listens or nothing more comes.
-pub(crate) fn score_all(teacher: &mut dyn Teacher, from: &Receiver<Out>, to: &Sender<In>, busy_ns: &AtomicU64) {
-    for out in from {
-        let scored = match out {
-            Out::Sampled(sampled) => {
-                let watch = Stopwatch::start();
-                let scored = score(teacher, sampled);
-                let ns = std::time::Duration::from_secs_f64(watch.elapsed_s()).as_nanos();
-                busy_ns.fetch_add(u64::try_from(ns).unwrap_or(u64::MAX), Ordering::Relaxed);
-                scored
+/// A teacher in another process.
+#[derive(Debug)]
+pub(crate) struct RemoteTeacher {
+    /// Until it is let go.
+    pub ring: Option<RingTeacher>,
+    /// Seconds that a teacher which is gone is waited for: it may be started again.
+    pub wait_s: f64,
+}
+
+/// Groups under way to a teacher elsewhere: enough that it never waits for the learner's turn.
+const REMOTE_WINDOW: usize = 64;
+
+impl Teacher for RemoteTeacher {
+    fn window(&self) -> usize {
+        REMOTE_WINDOW
+    }
+
+    fn ask(&mut self, rows: &[Row], version: u64) -> Result<(), TeachError> {
+        self.ring.as_mut().expect("the run is not over").send(rows, u32::try_from(version).unwrap_or(u32::MAX))
+    }
+
+    fn answer(&mut self) -> Result<Answer, TeachError> {
+        let watch = Stopwatch::start();
+        loop {
+            match self.ring.as_mut().expect("the run is not over").receive() {
+                Ok(Received::Hidden(hidden)) => return Ok(Ok(hidden)),
+                Ok(other) => {
+                    let what = format!("{}, and a run takes hidden rows: start `leeway teach` with --payload hidden", other.kind());
+                    return Err(TeachError::Payload { what });
+                }
+                Err(TeachError::Missing { why, .. }) => return Ok(Err(why)),
+                // What was asked is kept in the ring, and a teacher that is started again answers it.
+                Err(TeachError::Dead { .. }) if watch.elapsed_s() < self.wait_s => {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+                Err(error) => return Err(error),
             }
-            Out::Mark(unfinished) => In::Mark(unfinished),
-            Out::Failed(broken) => In::Failed(broken),
-        };
-        if to.send(scored).is_err() {
-            return;
+        }
+    }
+
+    fn finish(&mut self) {
+        if let Some(ring) = self.ring.take() {
+            ring.finish();
         }
     }
 }
 
-fn score(teacher: &mut dyn Teacher, sampled: Sampled) -> In {
-    let rows: Vec<Row> = sampled.rollouts.iter().map(|rollout| row(&sampled.asked.prompt, rollout)).collect();
-    let hidden = Some(teacher.hidden(&rows));
-    In::Scored(Scored { sampled, hidden })
+/// What was asked and is not answered.
+enum Pending {
+    Group(Sampled),
+    Rows,
+}
+
+/// Scores what comes until nobody listens or nothing more comes.
+pub(crate) fn score_all(teacher: &mut dyn Teacher, from: &Receiver<Out>, to: &Sender<In>, busy_ns: &AtomicU64) {
+    if let Err(error) = work(teacher, from, to, busy_ns) {
+        drop(to.send(In::Failed(Broken::Teacher(Box::new(error))))); // without a listener there is nobody to tell
+    }
+}
+
+fn work(
+    teacher: &mut dyn Teacher,
+    from: &Receiver<Out>,
+    to: &Sender<In>,
+    busy_ns: &AtomicU64,
+) -> Result<(), TeachError> {
+    let mut pending: VecDeque<Pending> = VecDeque::new();
+    let timed = |watch: Stopwatch| {
+        let ns = Duration::from_secs_f64(watch.elapsed_s()).as_nanos();
+        busy_ns.fetch_add(u64::try_from(ns).unwrap_or(u64::MAX), Ordering::Relaxed);
+    };
+    loop {
+        // The oldest answer is waited for when there is nothing new to ask, or enough is asked.
+        let mut ended = false;
+        let next = if pending.is_empty() {
+            let next = from.recv().ok();
+            ended = next.is_none();
+            next
+        } else if pending.len() < teacher.window() {
+            match from.try_recv() {
+                Ok(out) => Some(out),
+                Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
+            }
+        } else {
+            None
+        };
+        let watch = Stopwatch::start();
+        let passed = match next {
+            Some(Out::Sampled(sampled)) => {
+                let rows: Vec<Row> = sampled.rollouts.iter().map(|r| row(&sampled.asked.prompt, r)).collect();
+                let versions = sampled.rollouts.iter().flat_map(|r| &r.versions).map(|&(_, version)| version);
+                teacher.ask(&rows, versions.max().unwrap_or(0))?;
+                pending.push_back(Pending::Group(sampled));
+                timed(watch);
+                continue;
+            }
+            Some(Out::Rows(rows)) => {
+                teacher.ask(&rows, 0)?;
+                pending.push_back(Pending::Rows);
+                timed(watch);
+                continue;
+            }
+            Some(Out::Finish) => {
+                teacher.finish();
+                return Ok(());
+            }
+            // Whatever was given out before goes before it.
+            Some(Out::Mark(unfinished)) => Some(In::Mark(unfinished)),
+            Some(Out::Failed(broken)) => Some(In::Failed(broken)),
+            None => None,
+        };
+        let all = passed.is_some();
+        while let Some(of) = pending.pop_front() {
+            let watch = Stopwatch::start();
+            let answer = teacher.answer()?;
+            timed(watch);
+            let scored = match of {
+                Pending::Group(sampled) => {
+                    let hidden = answer.map_or_else(Hidden::Missing, Hidden::Rows);
+                    In::Scored(Scored { sampled, hidden })
+                }
+                Pending::Rows => In::Answer(answer),
+            };
+            if to.send(scored).is_err() {
+                return Ok(());
+            }
+            if !all {
+                break;
+            }
+        }
+        let over = match passed {
+            Some(message) => to.send(message).is_err(),
+            None => ended,
+        };
+        if over {
+            return Ok(());
+        }
+    }
+}
+
+/// Hands on what comes where the learner asks the teacher itself.
+pub(crate) fn pass_on(from: &Receiver<Out>, to: &Sender<In>) {
+    for out in from {
+        let passed = match out {
+            Out::Sampled(sampled) => In::Scored(Scored { sampled, hidden: Hidden::NotAsked }),
+            Out::Mark(unfinished) => In::Mark(unfinished),
+            Out::Failed(broken) => In::Failed(broken),
+            Out::Finish => return,
+            Out::Rows(_) => unreachable!("the learner has the teacher"),
+        };
+        if to.send(passed).is_err() {
+            return;
+        }
+    }
 }

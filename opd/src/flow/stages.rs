@@ -8,11 +8,13 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, bounded};
 
 use super::rollouts::{Command, Shared};
-use super::scores::Teacher;
-use super::{Admission, Broken, In, Intake, Lead, Out, Refused, RolloutStage, Scored, Settings, Unfinished, score_all};
+use super::scores::{Answer, Teacher, pass_on, score_all};
+use super::{Admission, Broken, In, Intake, Lead, Out, Refused, RolloutStage, Scored, Settings, Unfinished};
 use crate::clock::Stopwatch;
 use crate::master::Master;
+use crate::sequences::Row;
 use crate::source::Source;
+use crate::teach::TeachError;
 
 /// Commands that may wait for the stage: news of weights are only a knock on the door, and a full door is one.
 const COMMANDS: usize = 64;
@@ -26,6 +28,12 @@ pub enum WaitError {
     /// Weights could not be taken over.
     #[error(transparent)]
     Weights(engine::engine::EngineError),
+    /// The teacher cannot go on.
+    #[error(transparent)]
+    Teacher(Box<TeachError>),
+    /// The teacher has no scores of what was asked.
+    #[error("the teacher has no scores: {0}")]
+    NoScores(String),
     /// A stage is gone without a word.
     #[error("the {stage} stage ended by itself; what it said is above")]
     Gone {
@@ -57,11 +65,18 @@ pub struct FailedRollout {
     pub source: engine::rollout::RequestError,
 }
 
+impl From<TeachError> for WaitError {
+    fn from(error: TeachError) -> WaitError {
+        WaitError::Teacher(Box::new(error))
+    }
+}
+
 impl From<Broken> for WaitError {
     fn from(broken: Broken) -> WaitError {
         match broken {
             Broken::Rollout { prompt, source } => WaitError::Rollout(Box::new(FailedRollout { prompt, source })),
             Broken::Weights(source) => WaitError::Weights(source),
+            Broken::Teacher(source) => WaitError::Teacher(source),
         }
     }
 }
@@ -85,6 +100,12 @@ pub(crate) struct Start {
     pub wait_s: f64,
 }
 
+/// What comes to the learner beside groups.
+enum Special {
+    Mark(Vec<Unfinished>),
+    Answer(Answer),
+}
+
 /// The stages, seen from the learner.
 #[derive(Debug)]
 pub(crate) struct Stages {
@@ -94,6 +115,8 @@ pub(crate) struct Stages {
     end: u64,
     commands: Option<Sender<Command>>,
     from: Option<Receiver<In>>,
+    /// The way that the rollout stage's work takes to the scoring stage, for rows of the learner's own.
+    to_score: Option<Sender<Out>>,
     shared: Arc<Shared>,
     scoring_ns: Arc<AtomicU64>,
     threads: Vec<(&'static str, JoinHandle<()>)>,
@@ -113,8 +136,8 @@ impl Stages {
         // What admission lets be under way finds room in every channel, so no stage waits for the next.
         let ahead = usize::try_from((lead.cap() + 2) * batch).expect("prompts of some updates are counted in memory");
         let (commands, asked) = bounded(COMMANDS);
-        let (sampled, to_score) = bounded(ahead + 2);
-        let (scored, from) = bounded(ahead + 2);
+        let (sampled, to_score) = bounded(ahead + 3);
+        let (scored, from) = bounded(ahead + 3);
         let (shared, scoring_ns) = (Arc::new(Shared::default()), Arc::new(AtomicU64::new(0)));
         let stage = RolloutStage { engine, admission, lead, source, master, settings, shared: Arc::clone(&shared) };
         let mut threads = Vec::new();
@@ -122,6 +145,7 @@ impl Stages {
             let spawned = std::thread::Builder::new().name(format!("leeway-{name}")).spawn(work);
             threads.push((name, spawned.expect("the system refused a thread")));
         };
+        let own = sampled.clone();
         shared.begin(updates);
         shared.hold_from(u64::MAX);
         spawn("rollout", Box::new(move || stage.run(in_flight, &asked, &sampled)));
@@ -140,6 +164,7 @@ impl Stages {
             end,
             commands: Some(commands),
             from: Some(from),
+            to_score: Some(own),
             shared,
             scoring_ns,
             threads,
@@ -174,8 +199,25 @@ impl Stages {
         }
     }
 
-    /// Waits for one thing to come, and takes it. A mark is handed back.
-    fn receive(&mut self, what: &str) -> Result<Option<Vec<Unfinished>>, WaitError> {
+    /// Scores of rows of the learner's own, `[predicting, hidden]`.
+    pub fn score(&mut self, rows: &[Row]) -> Result<Vec<f32>, WaitError> {
+        let to_score = self.to_score.as_ref().expect("until dropped");
+        to_score.send(Out::Rows(rows.to_vec())).map_err(|_| self.gone())?;
+        loop {
+            if let Some(Special::Answer(answer)) = self.receive("the scores of an evaluation")? {
+                return answer.map_err(WaitError::NoScores);
+            }
+        }
+    }
+
+    /// The run is over: a teacher in another process may end.
+    pub fn finish(self) {
+        // A stage that is gone has nothing to be told.
+        drop(self.to_score.as_ref().expect("until dropped").send(Out::Finish));
+    }
+
+    /// Waits for one thing to come, and takes it. What is no group is handed back.
+    fn receive(&mut self, what: &str) -> Result<Option<Special>, WaitError> {
         let watch = Stopwatch::start();
         let got = self.from.as_ref().expect("until dropped").recv_timeout(Duration::from_secs_f64(self.wait_s));
         self.waited_s += watch.elapsed_s();
@@ -198,10 +240,11 @@ impl Stages {
         }
     }
 
-    fn settle(&mut self, message: In) -> Result<Option<Vec<Unfinished>>, WaitError> {
+    fn settle(&mut self, message: In) -> Result<Option<Special>, WaitError> {
         match message {
             In::Scored(scored) => self.intake.take(scored.sampled.prompt, scored)?,
-            In::Mark(unfinished) => return Ok(Some(unfinished)),
+            In::Mark(unfinished) => return Ok(Some(Special::Mark(unfinished))),
+            In::Answer(answer) => return Ok(Some(Special::Answer(answer))),
             In::Failed(broken) => return Err(broken.into()),
         }
         Ok(None)
@@ -272,7 +315,7 @@ impl Stages {
             Lead::UpTo(_) => {
                 self.ask(Command::Mark)?;
                 unfinished = loop {
-                    if let Some(unfinished) = self.receive("what the rollout stage has under way")? {
+                    if let Some(Special::Mark(unfinished)) = self.receive("what the rollout stage has under way")? {
                         break unfinished;
                     }
                 };
@@ -309,21 +352,9 @@ impl Drop for Stages {
         // Without a listener, and without anybody who asks, the stages end after the step that they are in.
         self.commands = None;
         self.from = None;
+        self.to_score = None;
         for (_, thread) in self.threads.drain(..) {
             drop(thread.join()); // a panic has been reported by its own thread
-        }
-    }
-}
-
-fn pass_on(from: &Receiver<Out>, to: &Sender<In>) {
-    for out in from {
-        let passed = match out {
-            Out::Sampled(sampled) => In::Scored(Scored { sampled, hidden: None }),
-            Out::Mark(unfinished) => In::Mark(unfinished),
-            Out::Failed(broken) => In::Failed(broken),
-        };
-        if to.send(passed).is_err() {
-            return;
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The threads themselves, on a small model: what is broken off goes on to the same bits, and a teacher that is late or
 //! gone is waited for as long as it was agreed.
 
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
@@ -15,12 +16,13 @@ use ptx::Cpu;
 use tempfile::TempDir;
 
 use super::rollouts::{Command, Shared};
-use super::scores::Teacher;
+use super::scores::{Answer, Teacher};
 use super::*;
 use crate::master::Master;
 use crate::meter::tests::{VOCAB, folder};
 use crate::sequences::Row;
 use crate::source::Source;
+use crate::teach::TeachError;
 
 const PAGE: usize = 16;
 const SAMPLES: u32 = 3;
@@ -140,16 +142,26 @@ fn what_is_broken_off_goes_on_to_the_same_bits() {
 struct Late {
     delay: Duration,
     dead_from: usize,
+    asked: VecDeque<usize>,
     scored: usize,
     width: usize,
 }
 
 impl Teacher for Late {
-    fn hidden(&mut self, rows: &[Row]) -> Vec<f32> {
+    fn window(&self) -> usize {
+        2
+    }
+
+    fn ask(&mut self, rows: &[Row], _version: u64) -> Result<(), TeachError> {
+        self.asked.push_back(rows.iter().map(|row| row.targets().len()).sum());
+        Ok(())
+    }
+
+    fn answer(&mut self) -> Result<Answer, TeachError> {
         self.scored += 1;
         let forever = self.scored > self.dead_from;
         std::thread::sleep(if forever { Duration::from_secs(3) } else { self.delay });
-        vec![0.0; rows.iter().map(|row| row.targets().len()).sum::<usize>() * self.width]
+        Ok(Ok(vec![0.0; self.asked.pop_front().expect("it was asked") * self.width]))
     }
 }
 
@@ -158,7 +170,7 @@ fn a_late_teacher_is_waited_for_and_a_dead_one_is_not() {
     let setup = Setup::new();
     let start = |dead_from: usize, wait_s: f64| {
         let delay = Duration::from_millis(30);
-        let teacher: Box<dyn Teacher> = Box::new(Late { delay, dead_from, scored: 0, width: 32 });
+        let teacher: Box<dyn Teacher> = Box::new(Late { delay, dead_from, asked: VecDeque::new(), scored: 0, width: 32 });
         Stages::start(Start {
             engine: setup.engine(),
             teacher: Some(teacher),

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bridge::{Consumer, Kind, Lease, Meta, OpenError, Patience, Producer, ReceiveError, Scores};
@@ -47,6 +48,19 @@ pub enum Received {
     Sampled(Vec<f32>),
 }
 
+impl Received {
+    /// What they are.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Received::Hidden(_) => "hidden rows",
+            Received::Logits(_) => "logits",
+            Received::TopK { .. } => "the likeliest tokens",
+            Received::Sampled(_) => "logprobs of the tokens taken",
+        }
+    }
+}
+
 /// A micro-batch under way.
 #[derive(Debug)]
 struct Asked {
@@ -67,7 +81,7 @@ type Waiting = (Row, u32);
 pub struct RingTeacher {
     requests: Producer,
     scores: Consumer,
-    head: Packed,
+    head: Arc<Packed>,
     expected: Expected,
     deadline: Duration,
     /// The first request of this learner; answers before it are to an earlier one.
@@ -113,7 +127,7 @@ impl RingTeacher {
             return Err(TeachError::Apart { ring: path.to_owned(), answered: scores.next(), asked: first });
         }
         let recipe = Recipe::built_in("identity", expected.precision, folder.config())?;
-        let head = load_head(cpu, folder, &recipe)?;
+        let head = Arc::new(load_head(cpu, folder, &recipe)?);
         let (waiting, batches, hidden, lse) = (VecDeque::new(), VecDeque::new(), Vec::new(), Vec::new());
         Ok(RingTeacher { requests, scores, head, expected, deadline, first, waiting, batches, hidden, lse })
     }
@@ -213,6 +227,12 @@ impl RingTeacher {
     #[must_use]
     pub fn view(&self) -> View<'_> {
         View { head: &self.head, hidden: &self.hidden }
+    }
+
+    /// The teacher's head, which makes logits of hidden rows.
+    #[must_use]
+    pub fn head(&self) -> Arc<Packed> {
+        Arc::clone(&self.head)
     }
 
     /// The teacher's log-normalisers of the micro-batch that was received last, `[predicting]`, in nats.

@@ -44,6 +44,8 @@ pub enum TeachError {
     Head { expected: u32, found: u32 },
     #[error("the teacher has no scores of rows {rows:?} of the micro-batch: {why}; do not train on them")]
     Missing { rows: Vec<usize>, why: String },
+    #[error("the teacher sends {what}")]
+    Payload { what: String },
     #[error("answer {number} is {what}: the other side does not keep to docs/bridge-format.md")]
     Answer { number: u64, what: String },
     #[error(

@@ -19,7 +19,7 @@ use ptx::ops::divergence::Kind;
 use ptx::ops::round;
 use serde::Serialize;
 
-use super::{EVAL_SAMPLES, Teacher, TrainError, Trainer, read};
+use super::{EVAL_SAMPLES, TrainError, Trainer, read};
 use crate::eval::{PromptFailed, collect, row};
 use crate::learner::Views;
 use crate::loss::{Objective, Sums};
@@ -126,7 +126,7 @@ impl Trainer {
         let kl_fresh = self.kl_on(update, &own)?;
         let student_student = self.right_ends(update, &own, By::Student)?;
         let (mut student_teacher, mut teacher_student, mut teacher_teacher) = (None, None, None);
-        if student_student.is_some() {
+        if student_student.is_some() && self.teacher.engine().is_some() {
             let teachers = self.sample_prefixes(update, By::Teacher)?;
             student_teacher = self.right_ends(update, &own, By::Teacher)?;
             teacher_student = self.right_ends(update, &teachers, By::Student)?;
@@ -192,12 +192,16 @@ impl Trainer {
         let mut beside;
         let engine: &mut Engine = match by {
             By::Student => &mut self.policy,
-            By::Teacher if self.teacher.engine.device().is_cpu() => {
-                // Its own pages; the weights are shared.
-                beside = self.teacher.engine.beside(self.policy.kv().pages());
-                &mut beside
+            By::Teacher => {
+                let engine = self.teacher.engine().expect("a teacher elsewhere is not asked to sample");
+                if engine.device().is_cpu() {
+                    // Its own pages; the weights are shared.
+                    beside = engine.beside(self.policy.kv().pages());
+                    &mut beside
+                } else {
+                    engine
+                }
             }
-            By::Teacher => &mut self.teacher.engine,
         };
         collect(engine, requests, Limits::default(), &mut |_| {})
             .map_err(|source: PromptFailed| TrainError::Eval { update, source })
@@ -257,17 +261,17 @@ impl Trainer {
 
     /// Loss and distances of rows at the weights in force; nothing is trained.
     pub(super) fn sums_of(&mut self, update: u64, rows: &[Row], objective: Objective) -> Result<Sums, TrainError> {
-        let mut sums = Sums::default();
+        let (mut sums, mut used) = (Sums::default(), 0);
+        let hidden = self.hidden_of(update, rows)?;
         for part in micro_batches(rows, self.micro_tokens) {
             let failed = |source| TrainError::Device { update, source };
             let part_rows = &rows[part.clone()];
-            let Teacher { engine: teacher, side } = &mut self.teacher;
-            side.run(teacher, part_rows).map_err(failed)?;
+            let teacher = self.teacher.logits(hidden.as_deref(), &mut used, part_rows).map_err(failed)?;
             if let Some((engine, side)) = &mut self.reference {
                 side.run(engine, part_rows).map_err(failed)?;
             }
             let views = Views {
-                teacher: Some(side.logits(teacher)),
+                teacher: Some(teacher),
                 behaviour: None,
                 reference: self.reference.as_mut().map(|(engine, side)| side.logits(engine)),
             };

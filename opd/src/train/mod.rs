@@ -13,6 +13,7 @@ mod open;
 mod past;
 mod report;
 mod save;
+mod teacher;
 
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
@@ -28,9 +29,9 @@ use ptx::ops::sample::Params;
 use crate::clock::Stopwatch;
 use crate::config::{Config, LossTarget};
 use crate::eval::{EvalSettings, PromptFailed, collect, evaluate, row};
-use crate::flow::{Stages, WaitError};
+use crate::flow::{Hidden, Stages, WaitError};
 use crate::learner::{Learner, Views};
-use crate::loss::{Logits, Objective, Sums, View};
+use crate::loss::{Logits, Objective, Sums};
 use crate::master::Master;
 use crate::sequences::{Row, micro_batches};
 use crate::side::Beside;
@@ -42,6 +43,7 @@ pub use folder::{FolderLock, model_inside, prepare};
 pub use open::{OpenError, fits_cuda};
 pub use report::{AgeReport, BySource, EvalReport, Summary, TargetReport, UpdateReport};
 pub use save::SaveError;
+use teacher::{Teacher, score};
 
 /// Held-out draws use sample indices from here, so that they never meet those of training.
 const EVAL_SAMPLES: u64 = 1 << 62;
@@ -69,6 +71,14 @@ pub enum TrainError {
         update: u64,
         /// Why.
         source: WaitError,
+    },
+    /// The teacher scored nothing.
+    #[error("update {update}: the teacher has no scores of any completion: {why}")]
+    NoScores {
+        /// Which update.
+        update: u64,
+        /// Why the last of them has none.
+        why: String,
     },
     /// An evaluation could not be run.
     #[error("evaluation after update {update}: {source}")]
@@ -178,6 +188,9 @@ pub struct Origin {
     /// Hash of the prompts, of a run that takes them from a file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompts: Option<String>,
+    /// What scores passed through, of a run whose teacher is in another process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bridge: Option<String>,
     /// Device of rollouts and teacher.
     pub device: String,
     /// What of it bits depend on.
@@ -193,20 +206,15 @@ enum Behaviour {
     Past(Box<past::Past>),
 }
 
-/// The teacher, which everything but the scoring stage asks here.
-#[derive(Debug)]
-struct Teacher {
-    engine: Engine,
-    side: Beside,
-}
-
 /// What an update trains on.
 struct Batch {
     /// Prompt and completion, in order of prompt and sample.
     rollouts: Vec<(Asked, Rollout)>,
     rows: Vec<Row>,
-    /// The teacher's hidden rows of all predicting tokens, where the scoring stage made them.
+    /// The teacher's hidden rows of all predicting tokens, where they are made elsewhere.
     hidden: Option<Vec<f32>>,
+    /// Completions that the teacher has no scores of.
+    missing: u64,
 }
 
 /// A run in progress.
@@ -295,7 +303,7 @@ impl Trainer {
         let update = self.updates() + 1;
         let stages_before = self.stages.as_ref().map(|stages| (stages.busy_s(), stages.waited_s, stages.again));
         let mut watch = Stopwatch::start();
-        let Batch { rollouts, rows, hidden } = self.batch(update, tick)?;
+        let Batch { rollouts, rows, hidden, missing } = self.batch(update, tick)?;
         let mut rollout_s = watch.lap_s();
         let tokens: usize = rows.iter().map(|row| row.targets().len()).sum();
         #[allow(clippy::cast_precision_loss)] // token counts are far below 2^24
@@ -313,20 +321,7 @@ impl Trainer {
             let mut stage = Stopwatch::start();
             let failed = |source| TrainError::Device { update, source };
             let (part_rows, part_rollouts) = (&rows[part.clone()], &rollouts[part.clone()]);
-            let Teacher { engine: teacher, side: teacher_side } = &mut self.teacher;
-            let teacher = match &hidden {
-                Some(hidden) => {
-                    let head = teacher.model().head();
-                    let count: usize = part_rows.iter().map(|row| row.targets().len()).sum();
-                    let own = scored_rows * head.k()..(scored_rows + count) * head.k();
-                    scored_rows += count;
-                    View { head, hidden: &hidden[own] }.into()
-                }
-                None => {
-                    teacher_side.run(teacher, part_rows).map_err(failed)?;
-                    teacher_side.logits(teacher)
-                }
-            };
+            let teacher = self.teacher.logits(hidden.as_deref(), &mut scored_rows, part_rows).map_err(failed)?;
             if let Some((engine, side)) = &mut self.reference {
                 side.run(engine, part_rows).map_err(failed)?;
             }
@@ -408,6 +403,7 @@ impl Trainer {
             tokens: sums.tokens,
             rollouts: rollouts.len() as u64,
             correct: self.correct(&rollouts),
+            missing,
             truncated: rollouts.iter().filter(|(_, r)| r.finish == Finish::Length).count() as u64,
             rollout_s,
             teacher_s,
@@ -421,25 +417,55 @@ impl Trainer {
 
     /// What update `update` trains on: sampled now, or gathered from the stages.
     fn batch(&mut self, update: u64, tick: &mut dyn FnMut(usize)) -> Result<Batch, TrainError> {
-        let (rollouts, hidden) = match &mut self.stages {
-            None => (self.roll_out(update, tick)?, None),
+        let n = self.config.rollout.n as usize;
+        let (mut rollouts, mut hidden, mut missing) = (Vec::new(), Vec::new(), Vec::new());
+        match &mut self.stages {
+            None => {
+                let sampled = self.roll_out(update, tick)?;
+                let Some(remote) = self.teacher.remote() else {
+                    let rows = rows_of(&sampled);
+                    return Ok(Batch { rollouts: sampled, rows, hidden: None, missing: 0 });
+                };
+                // A prompt's completions are asked for together, so that one which has no scores costs no other.
+                let groups: Vec<&[(Asked, Rollout)]> = sampled.chunks(n).collect();
+                let rows: Vec<Vec<Row>> = groups.iter().map(|group| rows_of(group)).collect();
+                let answers = score(remote, &rows, update - 1);
+                let answers = answers.map_err(|source| TrainError::Wait { update, source: source.into() })?;
+                for (group, answer) in groups.into_iter().zip(answers) {
+                    match answer {
+                        Ok(own) => {
+                            hidden.push(own);
+                            rollouts.extend_from_slice(group);
+                        }
+                        Err(why) => missing.push(why),
+                    }
+                }
+            }
             Some(stages) => {
-                let n = self.config.rollout.n as usize;
                 let groups = stages
                     .gather(&mut |prompts| tick(prompts * n))
                     .map_err(|source| TrainError::Wait { update, source })?;
-                let (mut rollouts, mut hidden) = (Vec::new(), Vec::new());
                 for (_, group) in groups {
+                    match group.hidden {
+                        Hidden::Rows(own) => hidden.push(own),
+                        Hidden::NotAsked => {}
+                        Hidden::Missing(why) => {
+                            missing.push(why);
+                            continue;
+                        }
+                    }
                     let (asked, of) = (group.sampled.asked, group.sampled.rollouts);
                     rollouts.extend(of.into_iter().map(|rollout| (asked.clone(), rollout)));
-                    hidden.extend(group.hidden);
                 }
-                // All groups are scored by the same stage, or none.
-                (rollouts, (!hidden.is_empty()).then(|| hidden.concat()))
             }
-        };
-        let rows = rollouts.iter().map(|(asked, rollout)| row(&asked.prompt, rollout)).collect();
-        Ok(Batch { rollouts, rows, hidden })
+        }
+        if rollouts.is_empty() {
+            return Err(TrainError::NoScores { update, why: missing.pop().unwrap_or_default() });
+        }
+        let (rows, missing) = (rows_of(&rollouts), (missing.len() * n) as u64);
+        // All groups are scored elsewhere, or none.
+        let hidden = (!hidden.is_empty()).then(|| hidden.concat());
+        Ok(Batch { rollouts, rows, hidden, missing })
     }
 
     /// The micro-batches of an update. Where mismatch needs it, each is of one weights version.
@@ -629,11 +655,23 @@ impl Trainer {
         })
     }
 
+    /// Says to a teacher in another process that nothing more will be asked: it ends.
+    pub fn finish(&mut self) {
+        if let Some(stages) = self.stages.take() {
+            stages.finish();
+        }
+        self.teacher.finish();
+    }
+
     /// What the run amounts to.
     #[must_use]
     pub fn summary(&self) -> Summary {
         self.totals.summary()
     }
+}
+
+fn rows_of(rollouts: &[(Asked, Rollout)]) -> Vec<Row> {
+    rollouts.iter().map(|(asked, rollout)| row(&asked.prompt, rollout)).collect()
 }
 
 fn read(master: &RwLock<Master>) -> RwLockReadGuard<'_, Master> {

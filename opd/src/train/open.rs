@@ -1,7 +1,9 @@
 //! Opens a run: both checkpoints, the prompts, engines and buffers; and checks that they fit each other.
 
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
+use std::time::Duration;
 
 use engine::chat::{ChatError, ChatTemplate};
 use engine::checkpoint::{Checkpoint, CheckpointError};
@@ -18,13 +20,14 @@ use super::report::Totals;
 use super::save::{self, SaveError};
 use super::{Behaviour, Origin, Teacher, Trainer};
 use crate::config::{Config, InFlight, Task};
-use crate::flow::{LocalTeacher, Settings, Stages, Start};
+use crate::flow::{LocalTeacher, RemoteTeacher, Settings, Stages, Start};
 use crate::learner::Learner;
 use crate::master::Master;
 use crate::side::{Beside, Side};
 use crate::source::Source;
 use crate::source::SourceError;
 use crate::tasks::VOCAB_LEN;
+use crate::teach::{Expected, RingTeacher, TeachError};
 
 /// Memory that a micro-batch's activations may take.
 const TAPE_BYTES: usize = 1 << 30;
@@ -125,6 +128,9 @@ pub enum OpenError {
         /// The context.
         max: usize,
     },
+    /// The teacher in another process.
+    #[error("teacher: {0}")]
+    Teach(#[from] TeachError),
     /// A checkpoint of the run.
     #[error(transparent)]
     Resume(#[from] SaveError),
@@ -189,6 +195,7 @@ impl Trainer {
         let source = Arc::new(source);
         let origin = Origin {
             prompts: source.fingerprint(),
+            bridge: config.ring.as_ref().map(|_| "hidden rows, bf16".to_owned()),
             student: student.model_hash(),
             teacher: teacher.model_hash(),
             reference: reference.as_ref().map(Checkpoint::model_hash),
@@ -232,9 +239,27 @@ impl Trainer {
         // On the CPU the teacher's pages are in its side.
         let pages = if device.is_cpu() { 0 } else { crate::side::pages(micro_tokens, rows) };
         let teacher_vocab = valid.min(teacher_config.vocab);
-        let teacher = Engine::open(&device, teacher_config, identity, 0, &mut &teacher, PAGE_LEN, pages, teacher_vocab)
-            .map_err(failed("teacher", &config.teacher))?;
-        let teacher = Teacher { side: Beside::new(&teacher, micro_tokens, rows), engine: teacher };
+        let mut remote = None;
+        let teacher = if let Some(ring) = &config.ring {
+            let temperature = super::narrow(config.rollout.temperature);
+            let expected = Expected { model_hash: origin.teacher.clone(), precision, temperature };
+            let wait = Duration::from_secs_f64(config.wait_s);
+            let ring = RingTeacher::connect(&cpu, ring, &teacher, expected, wait)?;
+            let head = ring.head();
+            // It is given up before the learner gives up waiting for it, so that its own reason is told.
+            let teacher = RemoteTeacher { ring: Some(ring), wait_s: 0.9 * config.wait_s };
+            if lead.is_some() {
+                remote = Some(teacher);
+                Teacher::Staged(head)
+            } else {
+                Teacher::Remote(Box::new(teacher), head)
+            }
+        } else {
+            let engine =
+                Engine::open(&device, teacher_config, identity, 0, &mut &teacher, PAGE_LEN, pages, teacher_vocab)
+                    .map_err(failed("teacher", &config.teacher))?;
+            Teacher::Here { side: Beside::new(&engine, micro_tokens, rows), engine }
+        };
         let reference = match (reference, &reference_dir) {
             (Some(checkpoint), Some(dir)) => {
                 let model = checkpoint.config().clone();
@@ -264,12 +289,17 @@ impl Trainer {
         let master = Arc::new(RwLock::new(master));
         let stages = lead.filter(|_| updates < u64::from(config.updates)).map(|lead| {
             let limits = Limits { batch: sequences, in_flight: config.rollout.in_flight.into(), ..Limits::default() };
-            let scores = teacher.engine.device().is_cpu().then(|| {
-                let side = Box::new(Side::new(teacher.engine.model(), micro_tokens, rows));
-                let model = teacher.engine.shared_model();
-                let teacher = LocalTeacher { cpu: Arc::clone(&cpu), model, side, micro_tokens };
-                Box::new(teacher) as Box<dyn crate::flow::Teacher>
-            });
+            let scores: Option<Box<dyn crate::flow::Teacher>> = match &teacher {
+                Teacher::Here { engine, .. } if engine.device().is_cpu() => {
+                    let side = Box::new(Side::new(engine.model(), micro_tokens, rows));
+                    let (cpu, model, answers) = (Arc::clone(&cpu), engine.shared_model(), VecDeque::new());
+                    Some(Box::new(LocalTeacher { cpu, model, side, micro_tokens, answers }))
+                }
+                Teacher::Here { .. } => None,
+                Teacher::Remote(..) | Teacher::Staged(_) => {
+                    Some(Box::new(remote.take().expect("stages have a teacher elsewhere for themselves")))
+                }
+            };
             Stages::start(Start {
                 engine: rollout.take().expect("stages have an engine of their own"),
                 teacher: scores,

@@ -50,6 +50,8 @@ pub struct UpdateReport {
     pub rollouts: u64,
     /// How many of them are right, where that can be judged.
     pub correct: Option<u64>,
+    /// Completions that the teacher has no scores of: they were not trained on, and no count here has them.
+    pub missing: u64,
     /// How many of them were cut off by length.
     pub truncated: u64,
     /// Seconds sampling.
