@@ -157,6 +157,12 @@ fn scores_are_those_of_the_model_here() {
         let rows: usize = batches.iter().map(|rows| targets(rows).len()).sum();
         assert_eq!((&said["requests"], &said["missing"], &said["payload"]), (&16.into(), &0.into(), &payload.into()));
         assert_eq!(said["rows"], rows);
+        let page = std::fs::read_to_string(common::repository("docs/formats.md")).expect("committed");
+        let promised = page.lines().find_map(|line| line.strip_prefix("| `teach` | `")).expect("its row");
+        let mut promised: Vec<&str> = promised.trim_end_matches("` |").split_whitespace().collect();
+        let mut keys: Vec<&String> = said.as_object().expect("an object").keys().collect();
+        (promised.sort_unstable(), keys.sort_unstable());
+        assert_eq!(keys, promised, "docs/formats.md");
         for path in [bench.ring.clone(), requests_path(&bench.ring)] {
             std::fs::remove_file(path).expect("removed");
         }
@@ -174,13 +180,24 @@ fn a_killed_teacher_loses_and_doubles_nothing() {
     }
     let (mut deaths, mut answered) = (0, 0);
     for (at, rows) in batches.iter().enumerate() {
-        if at % 4 == 2 {
-            child.kill().expect("killed");
-            child.wait().expect("dead");
+        // While an answer is waited for, after a time that differs: in the midst of a sequence, an answer or a wait.
+        let first = std::thread::scope(|scope| {
+            if at % 2 == 1 && at < 20 {
+                let child = &mut child;
+                scope.spawn(move || {
+                    std::thread::sleep(Duration::from_micros(at as u64 * 977 % 3000));
+                    child.kill().expect("killed");
+                    child.wait().expect("dead");
+                });
+            }
+            teacher.receive()
+        });
+        if at % 2 == 1 && at < 20 {
             child = bench.start(&[]);
         }
+        let mut next = Some(first);
         let got = loop {
-            match teacher.receive() {
+            match next.take().unwrap_or_else(|| teacher.receive()) {
                 Ok(got) => break got,
                 Err(error @ TeachError::Dead { .. }) => {
                     let text = error.to_string();
