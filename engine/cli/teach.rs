@@ -34,6 +34,9 @@ pub struct TeachArgs {
     /// Tokens of the longest sequence; what the model takes, at most 4096, unless given. Rings are made for it.
     #[arg(long, value_name = "N")]
     max_tokens: Option<usize>,
+    /// Seconds that every answer is held back: to see what a slow teacher costs a run.
+    #[arg(long, value_name = "S", default_value_t = 0.0)]
+    delay: f64,
     /// Blocks under way in each ring that is made: a power of two.
     #[arg(long, default_value_t = 8)]
     slots: u32,
@@ -83,7 +86,9 @@ pub fn run(args: &TeachArgs, global: &Global) -> Result<ExitCode, Failure> {
     let watch = Stopwatch::start();
     let scorer = Scorer::load(&cpu, &folder.checkpoint, precision, payload, valid, tokens)?;
     let model = scorer.hash().to_owned();
-    let mut server = Server::open(&args.ring, Rings { slots: args.slots }, scorer)?;
+    let delay = std::time::Duration::try_from_secs_f64(args.delay)
+        .map_err(|error| format!("--delay is {}: {error}", args.delay))?;
+    let mut server = Server::open(&args.ring, Rings { slots: args.slots }, scorer)?.delayed(delay);
     let epoch = server.epoch();
     if !global.quiet {
         eprintln!(

@@ -202,7 +202,8 @@ impl Stages {
     /// Scores of rows of the learner's own, `[predicting, hidden]`.
     pub fn score(&mut self, rows: &[Row]) -> Result<Vec<f32>, WaitError> {
         let to_score = self.to_score.as_ref().expect("until dropped");
-        to_score.send(Out::Rows(rows.to_vec())).map_err(|_| self.gone())?;
+        // A stage that is gone has said why: that is what is received then.
+        let _ = to_score.send(Out::Rows(rows.to_vec()));
         loop {
             if let Some(Special::Answer(answer)) = self.receive("the scores of an evaluation")? {
                 return answer.map_err(WaitError::NoScores);

@@ -41,6 +41,7 @@ pub struct Server {
     scores: Producer,
     requests: Consumer,
     done: Done,
+    delay: Duration,
 }
 
 /// A request of the sampled kind that has no scores yet.
@@ -81,11 +82,17 @@ impl Server {
         if answered > asked + 1 || asked > answered + 1 {
             return Err(TeachError::Apart { ring: path.to_owned(), answered, asked });
         }
-        let mut server = Server { scorer, scores, requests, done: Done::default() };
+        let mut server = Server { scorer, scores, requests, done: Done::default(), delay: Duration::ZERO };
         if asked > answered {
             server.answer_lost()?;
         }
         Ok(server)
+    }
+
+    /// The same teacher, which holds every answer back for so long: to see what a slow one costs a run.
+    #[must_use]
+    pub fn delayed(self, delay: Duration) -> Server {
+        Server { delay, ..self }
     }
 
     /// How often a teacher has attached to these rings.
@@ -134,6 +141,7 @@ impl Server {
         } else {
             self.scorer.run(&row, asked.temperature)
         };
+        std::thread::sleep(self.delay);
         let count = if run.is_ok() { row.targets().len() } else { row.ids.len() };
         let first = row.ids.len() - count;
         let meta = Meta {

@@ -215,6 +215,8 @@ struct Batch {
     hidden: Option<Vec<f32>>,
     /// Completions that the teacher has no scores of.
     missing: u64,
+    /// Seconds that were spent on a teacher elsewhere.
+    teacher_s: f64,
 }
 
 /// A run in progress.
@@ -303,8 +305,8 @@ impl Trainer {
         let update = self.updates() + 1;
         let stages_before = self.stages.as_ref().map(|stages| (stages.busy_s(), stages.waited_s, stages.again));
         let mut watch = Stopwatch::start();
-        let Batch { rollouts, rows, hidden, missing } = self.batch(update, tick)?;
-        let mut rollout_s = watch.lap_s();
+        let Batch { rollouts, rows, hidden, missing, mut teacher_s } = self.batch(update, tick)?;
+        let mut rollout_s = watch.lap_s() - teacher_s;
         let tokens: usize = rows.iter().map(|row| row.targets().len()).sum();
         #[allow(clippy::cast_precision_loss)] // token counts are far below 2^24
         let weight = 1.0 / tokens as f32;
@@ -316,7 +318,7 @@ impl Trainer {
         self.token_kl.clear();
         let mut sums = Sums::default();
         let mut mismatch = report::Mismatch::default();
-        let (mut teacher_s, mut behaviour_s, mut scored_rows) = (0.0, 0.0, 0);
+        let (mut behaviour_s, mut scored_rows, scored_s) = (0.0, 0, teacher_s);
         for part in self.parts(&rows, &rollouts) {
             let mut stage = Stopwatch::start();
             let failed = |source| TrainError::Device { update, source };
@@ -371,7 +373,7 @@ impl Trainer {
         let watched = self.watch_before(update)?;
         watch.lap_s(); // what is measured on the side is counted on the side
         let grad_norm = self.apply(update)?;
-        let mut train_s = forward_s + watch.lap_s() - teacher_s - behaviour_s;
+        let mut train_s = forward_s + watch.lap_s() - (teacher_s - scored_s) - behaviour_s;
         self.swap_weights(update)?;
         let sync_s = watch.lap_s();
         let loss = sums.loss / sums.tokens as f64;
@@ -418,18 +420,20 @@ impl Trainer {
     /// What update `update` trains on: sampled now, or gathered from the stages.
     fn batch(&mut self, update: u64, tick: &mut dyn FnMut(usize)) -> Result<Batch, TrainError> {
         let n = self.config.rollout.n as usize;
-        let (mut rollouts, mut hidden, mut missing) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut rollouts, mut hidden, mut missing, mut teacher_s) = (Vec::new(), Vec::new(), Vec::new(), 0.0);
         match &mut self.stages {
             None => {
                 let sampled = self.roll_out(update, tick)?;
                 let Some(remote) = self.teacher.remote() else {
                     let rows = rows_of(&sampled);
-                    return Ok(Batch { rollouts: sampled, rows, hidden: None, missing: 0 });
+                    return Ok(Batch { rollouts: sampled, rows, hidden: None, missing: 0, teacher_s });
                 };
                 // A prompt's completions are asked for together, so that one which has no scores costs no other.
                 let groups: Vec<&[(Asked, Rollout)]> = sampled.chunks(n).collect();
                 let rows: Vec<Vec<Row>> = groups.iter().map(|group| rows_of(group)).collect();
+                let watch = Stopwatch::start();
                 let answers = score(remote, &rows, update - 1);
+                teacher_s = watch.elapsed_s();
                 let answers = answers.map_err(|source| TrainError::Wait { update, source: source.into() })?;
                 for (group, answer) in groups.into_iter().zip(answers) {
                     match answer {
@@ -465,7 +469,7 @@ impl Trainer {
         let (rows, missing) = (rows_of(&rollouts), (missing.len() * n) as u64);
         // All groups are scored elsewhere, or none.
         let hidden = (!hidden.is_empty()).then(|| hidden.concat());
-        Ok(Batch { rollouts, rows, hidden, missing })
+        Ok(Batch { rollouts, rows, hidden, missing, teacher_s })
     }
 
     /// The micro-batches of an update. Where mismatch needs it, each is of one weights version.
