@@ -149,7 +149,8 @@ fn errors_name_place_key_and_remedy() {
         (
             with("[loss]\nkind = 'revers-kl'"),
             "run.toml:6: `loss.kind` is \"revers-kl\"; it must be \"reverse-kl\" or \"forward-kl\" or \"jsd\" or \
-             \"skewed-reverse-kl\" or \"skewed-forward-kl\" or \"sampled\"; did you mean \"reverse-kl\"?",
+             \"skewed-reverse-kl\" or \"skewed-forward-kl\" or \"sampled\" or \"k2\" or \"k3-straight-through\" or \
+             \"head-tail\"; did you mean \"reverse-kl\"?",
         ),
         (with("[rollout]\nn = 0"), "run.toml:6: `rollout.n` is 0; it must be at least 1"),
         (with("[rollout]\ntop_p = 0.9"), "run.toml:6: `rollout.top_p` is 0.9; it must be 1: "),
@@ -220,7 +221,14 @@ fn errors_in_overrides_name_the_override() {
 fn words_and_types_agree() {
     for words in &keys::WORDS {
         for &word in words.taken {
-            parse_with(SMALLEST, &[&format!("{}={word}", words.key), "task={name='copy'}"]).unwrap();
+            // What a word needs beside it.
+            let beside = match (words.key, word) {
+                ("loss.kind", "head-tail") => "loss.support=student-top-k",
+                ("loss.window", _) => "loss.weight=mask",
+                ("loss.ratio", _) => "loss.kind=grpo",
+                _ => "task={name='copy'}",
+            };
+            parse_with(SMALLEST, &[&format!("{}={word}", words.key), "task={name='copy'}", beside]).unwrap();
             let wrong = format!("{}={word}x", words.key);
             assert!(parse_with(SMALLEST, &[&wrong]).unwrap_err().contains("did you mean"), "{wrong}");
         }
