@@ -78,11 +78,8 @@ fn main() {
         let work = Work { tokens, bytes: None, flops: 6.0 * shape.parameters() * tokens };
         meter.run(&mut c, "train", case.name, work, || {
             learner.gradients.clear();
-            let views = Views {
-                teacher: Some(View { head: teacher.head(), hidden: &hidden }.into()),
-                behaviour: None,
-                reference: None,
-            };
+            let views =
+                Views { teacher: Some(View { head: teacher.head(), hidden: &hidden }.into()), ..Views::default() };
             let weight = 1.0 / predicted as f32;
             learner
                 .micro_batch(cpu, &model, objective, &rows, views, shape.vocab, weight, true)

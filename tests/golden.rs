@@ -146,8 +146,7 @@ fn check(arch: &str) {
     for (kind, name) in [(Kind::ForwardKl, "forward_kl"), (Kind::ReverseKl, "reverse_kl")] {
         learner.gradients.clear();
         let objective = Objective::Distill { kind, inv_temp: 1.0 };
-        let views =
-            Views { teacher: Some(View { head: &head, hidden: &hidden }.into()), behaviour: None, reference: None };
+        let views = Views { teacher: Some(View { head: &head, hidden: &hidden }.into()), ..Views::default() };
         let sums =
             learner.micro_batch(&cpu, model, objective, &rows, views, vocab, weight, true).expect("the loss is finite");
         let (got, want) = (sums.loss / sums.tokens as f64, f64::from(reference.f32(name)[0]));

@@ -274,7 +274,7 @@ fn trained(engine: &Engine, rows: &[Row]) -> [Vec<u32>; 2] {
     side.run(cpu, model, rows);
     let view = Some(View { head: model.head(), hidden: &side.hidden });
     let objective = Objective::Distill { kind: Kind::ReverseKl, inv_temp: 1.0 / TEMPERATURE };
-    let views = Views { teacher: view.map(Into::into), behaviour: view.map(Into::into), reference: None };
+    let views = Views { teacher: view.map(Into::into), behaviour: view.map(Into::into), ..Views::default() };
     let sums = learner.micro_batch(cpu, model, objective, rows, views, VALID, 1.0, true).expect("the loss is finite");
     assert!(learner.by_row.mismatch.iter().all(|&d| d == 0.0), "a model is at no distance from itself");
     assert_eq!((sums.kl_reverse, sums.kl_forward), (0.0, 0.0));

@@ -17,7 +17,7 @@ use ptx::ops::divergence::Kind;
 use serde_json::Value;
 
 /// What stands in `[loss]`.
-const ARMS: [&str; 20] = [
+const ARMS: [&str; 22] = [
     "kind = 'reverse-kl'",
     "kind = 'forward-kl'",
     "kind = 'jsd'\nbeta = 0.3",
@@ -31,6 +31,8 @@ const ARMS: [&str; 20] = [
     "support = 'student-top-k'\nk = 4\ntail = false",
     "kind = 'sampled'\nbaseline = false",
     "kind = 'sampled'",
+    "kind = 'head-tail'\nsupport = 'student-top-k'\nk = 4",
+    "kind = 'head-tail'\nsupport = 'teacher-top-k'\nk = 2",
     "target = 'extrapolated'\nlambda = 1.25",
     "target = 'extrapolated'\nlambda = 0.5\nreference = 'third'\nkind = 'jsd'",
     "target = 'bounded'\ndelta = 0.01",
@@ -108,6 +110,16 @@ fn every_arm_trains_from_a_run_file() {
         let (_, weights, _) = train(dir.path(), &format!("same{i}"), loss);
         assert!(weights == all[0].1, "{loss}: not the bits of the plain loss");
     }
+    // The three estimates of a sampled token are other numbers with one gradient.
+    let k1 = all.iter().find(|(loss, _)| loss.contains("baseline = false")).expect("an arm");
+    let mut values = Vec::new();
+    for kind in ["k2", "k3-straight-through"] {
+        let (updates, weights, _) = train(dir.path(), kind, &format!("kind = '{kind}'"));
+        assert!(weights == k1.1, "{kind}: not the gradient of the sampled loss");
+        values.push(updates[0]["loss"].as_f64().expect("a number"));
+        assert!(values.iter().all(|&loss| loss > 0.0), "{kind}: {values:?}");
+    }
+    assert!(values[0].to_bits() != values[1].to_bits(), "{values:?}");
     // The lamp lights once, where the log says that it must.
     let (updates, _, said) = train(dir.path(), "far", "target = 'extrapolated'\nlambda = 10");
     assert!(updates.iter().all(|line| line["target"]["lambda_star"].as_f64().is_some_and(|star| star < 10.0)));
@@ -181,7 +193,10 @@ fn gradient(cpu: &Cpu, models: [&Model; 4], objective: Objective, rows: &[Row], 
         side
     });
     let mut learner = Learner::new(student, tokens, rows.len());
+    let draws: Vec<f32> = (0..tokens).map(|i| ptx::rng::sample_uniform(3, i as u64, 0)).collect();
     let views = Views {
+        draws: Some(&draws),
+        factors: None,
         teacher: Some(View { head: teacher.head(), hidden: &sides[0].hidden }.into()),
         reference: Some(View { head: reference.head(), hidden: &sides[1].hidden }.into()),
         behaviour: rubbish.then(|| View { head: behaviour.head(), hidden: &sides[2].hidden }.into()),
@@ -217,5 +232,16 @@ fn gradients_depend_on_neither_behaviour_nor_threads() {
         }
         assert!(gradient(&one, models, objective, &rows, true) == want, "{loss}: the rollout's view was trained on");
         assert!(gradient(&Cpu::new(3), models, objective, &rows, true) == want, "{loss}: threads change bits");
+    }
+}
+
+/// An estimate whose gradient is not that of what it estimates is no loss, and the error says which one is.
+#[test]
+fn estimates_that_are_no_losses_are_refused() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    for (kind, want) in [("k1", "`loss.kind` is \"k1\"; it must be \"sampled\""), ("k3", "the gradient of k2")] {
+        let file = run_file(dir.path(), "refused", &format!("kind = '{kind}'"), TWO);
+        let said = Config::load(&file, &[]).expect_err("refused").to_string();
+        assert!(said.contains(want) && said.contains("refused.toml:"), "{said}");
     }
 }

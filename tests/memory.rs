@@ -113,7 +113,7 @@ fn logits_exist_for_a_block_of_rows_at_a_time() {
         side.run(&cpu, model, &rows);
         let view = Some(View { head: model.head(), hidden: &side.hidden });
         let objective = Objective::Distill { kind: Kind::ReverseKl, inv_temp: 0.5 };
-        let views = Views { teacher: view.map(Into::into), behaviour: view.map(Into::into), reference: None };
+        let views = Views { teacher: view.map(Into::into), behaviour: view.map(Into::into), ..Views::default() };
         learner.micro_batch(&cpu, model, objective, &rows, views, VOCAB, 0.01, true)
     });
     assert_eq!(usize::try_from(sums.expect("the loss is finite").tokens).expect("small"), TOKENS - 1);

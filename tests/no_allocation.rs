@@ -108,7 +108,7 @@ fn check_training(cpu: &Cpu, dir: &Path, precision: Precision, recipe: &str) {
         let count = fewest(|| {
             side.run(cpu, &sampler, &rows);
             let view = Some(View { head: sampler.head(), hidden: &side.hidden });
-            let views = Views { teacher: view.map(Into::into), behaviour: view.map(Into::into), reference: None };
+            let views = Views { teacher: view.map(Into::into), behaviour: view.map(Into::into), ..Views::default() };
             learner.gradients.clear();
             let micro = learner.micro_batch(cpu, &model, objective, &rows, views, vocab, 0.01, true);
             assert!(micro.expect("the loss is finite").loss > 0.0);

@@ -38,6 +38,10 @@ pub struct Views<'a> {
     pub behaviour: Option<Logits<'a>>,
     /// The reference's, for a target that takes one.
     pub reference: Option<Logits<'a>>,
+    /// A factor of each predicting row's loss, detached.
+    pub factors: Option<&'a [f32]>,
+    /// A number in [0, 1) for each predicting row, for a divergence that draws.
+    pub draws: Option<&'a [f32]>,
 }
 
 impl Learner {
@@ -89,6 +93,8 @@ impl Learner {
             teacher: views.teacher,
             behaviour: views.behaviour,
             reference: views.reference,
+            factors: views.factors,
+            draws: views.draws,
             valid,
             weight,
         };

@@ -45,6 +45,11 @@ pub enum Objective {
     },
     /// Cross-entropy of the given tokens.
     Supervised,
+    /// None: only the logprobs of the tokens are wanted.
+    Logprobs {
+        /// 1 / temperature, as in the rollout.
+        inv_temp: f32,
+    },
 }
 
 /// Sums over the predicting rows of a micro-batch, in nats.
@@ -172,6 +177,10 @@ pub struct Rows<'a> {
     pub behaviour: Option<Logits<'a>>,
     /// The reference, for a target that takes one.
     pub reference: Option<Logits<'a>>,
+    /// A factor of each row's loss, detached, `[rows]`; 1 when absent.
+    pub factors: Option<&'a [f32]>,
+    /// A number in [0, 1) for each row, for a divergence that draws.
+    pub draws: Option<&'a [f32]>,
     /// Ids below this are real for student and teacher alike.
     pub valid: usize,
     /// Weight of each row: one over the number of tokens in the whole update.
@@ -245,7 +254,9 @@ pub fn loss(
         other => other,
     };
     let inv_temp = match objective {
-        Objective::Distill { inv_temp, .. } | Objective::Composed { inv_temp, .. } => inv_temp,
+        Objective::Distill { inv_temp, .. }
+        | Objective::Composed { inv_temp, .. }
+        | Objective::Logprobs { inv_temp } => inv_temp,
         Objective::Supervised => 1.0,
     };
     by_row.logprobs.resize(count, 0.0);
@@ -267,6 +278,11 @@ pub fn loss(
         let fail = |row: usize, what: String| LossError::Row { row: first + row, token: targets[row.min(n - 1)], what };
         ws.weights.clear();
         ws.weights.resize(n, rows.weight);
+        let factors = rows.factors.map(|factors| &factors[first..first + n]);
+        if let Some(factors) = factors {
+            ws.weights.iter_mut().zip(factors).for_each(|(weight, factor)| *weight *= factor);
+        }
+        let factor = |row: usize| factors.map_or(1.0, |factors| f64::from(factors[row]));
         ws.stats.resize(n, RowStats::default());
         logits(cpu, model.head(), n, input, &mut ws.student);
         let logprobs = &mut by_row.logprobs[first..first + n];
@@ -297,10 +313,11 @@ pub fn loss(
                 for (row, s) in ws.stats.iter().enumerate() {
                     sums.add(&Sums {
                         tokens: 1,
-                        loss: match kind {
-                            Kind::ReverseKl => s.kl_reverse,
-                            Kind::ForwardKl => s.kl_forward,
-                        },
+                        loss: factor(row)
+                            * match kind {
+                                Kind::ReverseKl => s.kl_reverse,
+                                Kind::ForwardKl => s.kl_forward,
+                            },
                         kl_reverse: s.kl_reverse,
                         kl_forward: s.kl_forward,
                         entropy: s.entropy_student,
@@ -317,13 +334,14 @@ pub fn loss(
                     block_at(logits, cpu, first, n, vocab, &mut ws.reference)?;
                     reference = Some(&ws.reference[..]);
                 }
-                let others = RowIn { teacher: &ws.other, reference, tokens: targets };
-                let (student, out, weight) = (&mut ws.student, &mut ws.out, rows.weight);
-                objective::rows(cpu, objective, vocab, rows.valid, inv_temp, weight, student, others, out)
+                let draws = rows.draws.map(|draws| &draws[first..first + n]);
+                let others = RowIn { teacher: &ws.other, reference, tokens: targets, weights: &ws.weights, draws };
+                let (student, out) = (&mut ws.student, &mut ws.out);
+                objective::rows(cpu, objective, vocab, rows.valid, inv_temp, student, others, out)
                     .map_err(|(row, what)| fail(row, what))?;
                 for (row, out) in ws.out.iter().enumerate() {
                     let RowOut { loss, kl_reverse, kl_forward, entropy, moved } = *out;
-                    sums.add(&Sums { tokens: 1, loss, kl_reverse, kl_forward, entropy });
+                    sums.add(&Sums { tokens: 1, loss: factor(row) * loss, kl_reverse, kl_forward, entropy });
                     by_row.kl[first + row] = kl_reverse;
                     by_row.moved.push(moved);
                 }
@@ -333,9 +351,13 @@ pub fn loss(
                 let (student, nll) = (&mut ws.student, &mut ws.nll);
                 divergence::cross_entropy(cpu, n, vocab, rows.valid, student, targets, &ws.weights, nll)
                     .map_err(|e| fail(e.row(), e.to_string()))?;
-                for &loss in &ws.nll {
-                    sums.add(&Sums { tokens: 1, loss, ..Sums::default() });
+                for (row, &loss) in ws.nll.iter().enumerate() {
+                    sums.add(&Sums { tokens: 1, loss: factor(row) * loss, ..Sums::default() });
                 }
+            }
+            Objective::Logprobs { .. } => {
+                assert!(gradients.is_none(), "logprobs alone have no gradient");
+                sums.tokens += n as u64;
             }
         }
         if let Some((gradients, dhidden)) = &mut gradients {

@@ -19,7 +19,17 @@ pub(super) const WORDS: [Words; 8] = [
     Words { key: "task.name", taken: &TaskSpec::NAMES, refused: &[] },
     Words {
         key: "loss.kind",
-        taken: &["reverse-kl", "forward-kl", "jsd", "skewed-reverse-kl", "skewed-forward-kl", "sampled"],
+        taken: &[
+            "reverse-kl",
+            "forward-kl",
+            "jsd",
+            "skewed-reverse-kl",
+            "skewed-forward-kl",
+            "sampled",
+            "k2",
+            "k3-straight-through",
+            "head-tail",
+        ],
         refused: &[],
     },
     Words { key: "loss.support", taken: &["dense", "teacher-top-k", "student-top-k"], refused: &[] },

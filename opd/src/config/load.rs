@@ -369,6 +369,10 @@ fn check_words(table: &Table, origins: &Origins) -> Result<(), ConfigError> {
         let inner = if outer.is_empty() { Some(table) } else { table.get(outer).and_then(Value::as_table) };
         let Some(value) = inner.and_then(|table| table.get(key)).and_then(Value::as_str) else { continue };
         let (at, key, value_text) = (origins.at(words.key), words.key.to_string(), value.to_string());
+        if let Some(why) = super::loss::no_loss(value).filter(|_| words.key == "loss.kind") {
+            let fault = Fault { key, value: format!("\"{value}\""), must: why.to_string() };
+            return Err(ConfigError::Range { at, fault });
+        }
         if words.refused.contains(&value) {
             let works = quoted(words.taken);
             return Err(ConfigError::Unsupported { at, key, value: value_text, works });

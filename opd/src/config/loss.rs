@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Fault;
 use super::check::need;
-use crate::objective::divergence::{Direction, Whose};
+use crate::objective::divergence::{Direction, Estimate, Whose};
 use crate::objective::{Divergence, Objective, Target};
 
 /// The value of `loss.reference` that is the student as the run began; a folder of that name is `./student`.
@@ -73,6 +73,12 @@ pub enum LossKind {
     SkewedForwardKl,
     /// Policy gradient of the sampled token.
     Sampled,
+    /// Half the squared log-ratio of the sampled token.
+    K2,
+    /// The value of k3 with the gradient of k2.
+    K3StraightThrough,
+    /// KL(student || target), exact on a top-k support and one weighted draw off it.
+    HeadTail,
 }
 
 /// The tokens that a KL is over.
@@ -103,6 +109,21 @@ pub enum LossTarget {
     TrustRegion,
 }
 
+/// What is said of a `loss.kind` that is a measurement and no loss.
+pub(super) fn no_loss(kind: &str) -> Option<&'static str> {
+    match kind {
+        "k1" => Some(
+            "\"sampled\", whose value k1 is: k1 itself, differentiated, has a gradient whose mean is zero, so it trains on \
+             noise alone",
+        ),
+        "k3" => Some(
+            "\"k3-straight-through\", which has its value and the gradient of k2: k3 itself, differentiated, has the mean \
+             gradient of the forward KL and not of the reverse KL that it estimates",
+        ),
+        _ => None,
+    }
+}
+
 impl Loss {
     /// A value for every key, whether or not they go together: what the reader learns keys and their kinds from.
     pub(super) fn every_key() -> Loss {
@@ -126,7 +147,8 @@ impl Loss {
         match key {
             "beta" => self.kind == LossKind::Jsd,
             "alpha" => matches!(self.kind, LossKind::SkewedReverseKl | LossKind::SkewedForwardKl),
-            "k" | "tail" => self.support != LossSupport::Dense,
+            "k" => self.support != LossSupport::Dense,
+            "tail" => self.support != LossSupport::Dense && self.kind != LossKind::HeadTail,
             "baseline" => self.kind == LossKind::Sampled,
             "lambda" => self.target == LossTarget::Extrapolated,
             "delta" | "u_max" => self.target == LossTarget::Bounded,
@@ -136,11 +158,13 @@ impl Loss {
         }
     }
 
-    /// Whether the gradient is that of the loss as it is reported: not of a policy gradient, and not where the target moves
-    /// with the student.
+    /// Whether the gradient is that of the loss as it is reported: not of an estimate by one token, and not where the target
+    /// moves with the student.
     #[must_use]
     pub fn is_differentiated(&self) -> bool {
-        self.kind != LossKind::Sampled && self.target != LossTarget::TrustRegion
+        use LossKind::{ForwardKl, Jsd, ReverseKl, SkewedForwardKl, SkewedReverseKl};
+        let dense = matches!(self.kind, ReverseKl | ForwardKl | Jsd | SkewedReverseKl | SkewedForwardKl);
+        dense && self.target != LossTarget::TrustRegion
     }
 
     /// Writes the defaults of the keys that are used and not set.
@@ -177,7 +201,10 @@ impl Loss {
         }
         let plain = matches!(self.kind, LossKind::ReverseKl | LossKind::ForwardKl);
         let must = "\"dense\" unless `loss.kind` is \"reverse-kl\" or \"forward-kl\"";
-        need("loss.support", "a top-k", plain || self.support == LossSupport::Dense, must)?;
+        let head_tail = self.kind == LossKind::HeadTail;
+        need("loss.support", "a top-k", plain || head_tail || self.support == LossSupport::Dense, must)?;
+        let must = "\"teacher-top-k\" or \"student-top-k\": the head that is exact";
+        need("loss.support", "\"dense\"", !head_tail || self.support != LossSupport::Dense, must)?;
         let in_range = |key: &str, value: Option<f64>, ok: &dyn Fn(f64) -> bool, must: &str| {
             value.map_or(Ok(()), |x| need(&format!("loss.{key}"), x, ok(x), must))
         };
@@ -188,9 +215,9 @@ impl Loss {
         in_range("delta", self.delta, &|x| x >= 0.0 && x.is_finite(), "at least 0 and finite; nats")?;
         in_range("u_max", self.u_max, &|x| x > 0.0 && x <= 10.0, "more than 0 and at most 10")?;
         in_range("eps", self.eps, &|x| x > 0.0 && x.is_finite(), "more than 0 and finite; nats")?;
-        if let (Some(k), Some(tail)) = (self.k, self.tail) {
+        if let Some(k) = self.k {
             let must = "at least 1, or 2 with tail = false: one renormalised token has no divergence";
-            need("loss.k", k, k >= if tail { 1 } else { 2 }, must)?;
+            need("loss.k", k, k >= if self.tail == Some(false) { 2 } else { 1 }, must)?;
         }
         let named = self.reference.as_ref().is_none_or(|r| r == STUDENT || Path::new(r).is_absolute());
         need(
@@ -230,7 +257,11 @@ impl Loss {
             k: self.k.expect("as above") as usize,
             tail: self.tail.expect("as above"),
         };
+        let sampled = |baseline, estimate| Divergence::Sampled { baseline, estimate };
+        let head_tail = |whose| Divergence::HeadTail { whose, k: self.k.expect("as above") as usize };
         let divergence = match (self.kind, self.support) {
+            (LossKind::HeadTail, LossSupport::StudentTopK) => head_tail(Whose::Student),
+            (LossKind::HeadTail, _) => head_tail(Whose::Teacher),
             (_, LossSupport::TeacherTopK) => top_k(Whose::Teacher),
             (_, LossSupport::StudentTopK) => top_k(Whose::Student),
             (LossKind::ReverseKl, _) => Divergence::Reverse,
@@ -239,7 +270,9 @@ impl Loss {
             (LossKind::SkewedReverseKl | LossKind::SkewedForwardKl, _) => {
                 Divergence::Skewed { direction, alpha: set(self.alpha) }
             }
-            (LossKind::Sampled, _) => Divergence::Sampled { baseline: self.baseline.expect("as above") },
+            (LossKind::Sampled, _) => sampled(self.baseline.expect("as above"), Estimate::K1),
+            (LossKind::K2, _) => sampled(false, Estimate::K2),
+            (LossKind::K3StraightThrough, _) => sampled(false, Estimate::K3),
         };
         Objective { target, divergence }
     }
@@ -266,6 +299,10 @@ mod tests {
             ("lambda = 1.0", "`loss.lambda` is 1; it must be left out"),
             ("delta = 0.1", "`loss.delta` is 0.1; it must be left out"),
             ("target = \"extrapolated\"\nu_max = 1.0", "`loss.u_max` is 1; it must be left out"),
+            ("kind = \"head-tail\"", "`loss.support` is \"dense\"; it must be \"teacher-top-k\" or"),
+            ("kind = \"head-tail\"\nsupport = \"student-top-k\"\ntail = true", "`loss.tail` is true; it must be left"),
+            ("kind = \"head-tail\"\nsupport = \"student-top-k\"\nk = 0", "`loss.k` is 0; it must be at least 1"),
+            ("kind = \"k2\"\nbaseline = true", "`loss.baseline` is true; it must be left out"),
             ("eps = 0.1", "`loss.eps` is 0.1; it must be left out"),
             ("target = \"trust-region\"\nreference = \"student\"", "`loss.reference` is \"student\"; it must be left"),
             ("kind = \"jsd\"\nsupport = \"teacher-top-k\"", "`loss.support` is a top-k; it must be \"dense\""),

@@ -16,8 +16,9 @@
 //! depth = 8
 //!
 //! [loss]
-//! kind = "reverse-kl"             # forward-kl, jsd, skewed-reverse-kl, skewed-forward-kl, sampled
-//! support = "dense"               # teacher-top-k or student-top-k, of the first two kinds
+//! kind = "reverse-kl"             # forward-kl, jsd, skewed-reverse-kl, skewed-forward-kl, sampled, k2,
+//!                                 # k3-straight-through, head-tail
+//! support = "dense"               # teacher-top-k or student-top-k, of the first two kinds and head-tail
 //! target = "teacher"              # extrapolated, bounded, trust-region
 //! # Of these only those that kind, support and target use, each with its default:
 //! # beta = 0.5                    # jsd: the target's weight

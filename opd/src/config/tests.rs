@@ -167,7 +167,8 @@ fn errors_name_place_key_and_remedy() {
         (
             with("[loss]\nkind = 'revers-kl'"),
             "run.toml:6: `loss.kind` is \"revers-kl\"; it must be \"reverse-kl\" or \"forward-kl\" or \"jsd\" or \
-             \"skewed-reverse-kl\" or \"skewed-forward-kl\" or \"sampled\"; did you mean \"reverse-kl\"?",
+             \"skewed-reverse-kl\" or \"skewed-forward-kl\" or \"sampled\" or \"k2\" or \"k3-straight-through\" or \
+             \"head-tail\"; did you mean \"reverse-kl\"?",
         ),
         (with("[rollout]\nn = 0"), "run.toml:6: `rollout.n` is 0; it must be at least 1"),
         (with("[rollout]\ntop_p = 0.9"), "run.toml:6: `rollout.top_p` is 0.9; it must be 1: "),
@@ -260,9 +261,13 @@ fn errors_in_overrides_name_the_override() {
 fn words_and_types_agree() {
     for words in &keys::WORDS {
         for &word in words.taken {
-            // What becomes of running rollouts is a question only where some are running.
-            let schedule = if words.key == "rollout.in_flight" { "schedule=async" } else { "seed=0" };
-            parse_with(SMALLEST, &[schedule, &format!("{}={word}", words.key), "task={name='copy'}"]).unwrap();
+            // What a word needs beside it: running rollouts are a question only where some are running.
+            let beside = match (words.key, word) {
+                ("loss.kind", "head-tail") => "loss.support=student-top-k",
+                ("rollout.in_flight", _) => "schedule=async",
+                _ => "seed=0",
+            };
+            parse_with(SMALLEST, &[beside, &format!("{}={word}", words.key), "task={name='copy'}"]).unwrap();
             let wrong = format!("{}={word}x", words.key);
             assert!(parse_with(SMALLEST, &[&wrong]).unwrap_err().contains("did you mean"), "{wrong}");
         }

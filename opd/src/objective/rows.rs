@@ -5,6 +5,7 @@ use std::sync::Mutex;
 
 use ptx::Cpu;
 
+use super::divergence::Drawn;
 use super::{Moved, Objective, expected, kl, normalise};
 
 /// The other side of a block: logits `[rows, vocab]` and the sampled ids `[rows]`.
@@ -16,6 +17,10 @@ pub struct RowIn<'a> {
     pub reference: Option<&'a [f32]>,
     /// The token that follows each row.
     pub tokens: &'a [u32],
+    /// Weight of each row's gradient, `[rows]`.
+    pub weights: &'a [f32],
+    /// A number in [0, 1) for each row, for a divergence that draws.
+    pub draws: Option<&'a [f32]>,
 }
 
 /// What one row gave, in nats.
@@ -33,8 +38,8 @@ pub struct RowOut {
     pub moved: Moved,
 }
 
-/// Losses of a block into `out` `[rows]`; `student` `[rows, vocab]` holds logits before and `weight` times the gradient to
-/// the logits after, 0 beyond `valid`. An error is (row, what is wrong), and `student` then holds neither.
+/// Losses of a block into `out` `[rows]`; `student` `[rows, vocab]` holds logits before and the row's weight times the
+/// gradient to the logits after, 0 beyond `valid`. An error is (row, what is wrong), and `student` then holds neither.
 #[allow(clippy::too_many_arguments)]
 pub fn rows(
     cpu: &Cpu,
@@ -42,7 +47,6 @@ pub fn rows(
     vocab: usize,
     valid: usize,
     inv_temp: f32,
-    weight: f32,
     student: &mut [f32],
     others: RowIn<'_>,
     out: &mut Vec<RowOut>,
@@ -62,8 +66,9 @@ pub fn rows(
         let (student, out, fault) = &mut *cell;
         let at = row * vocab..row * vocab + valid;
         let reference = others.reference.map(|reference| &reference[at.clone()]);
-        let token = others.tokens[row] as usize;
-        match one(objective, inv_temp, weight, &mut student[..valid], &others.teacher[at], reference, token) {
+        let drawn = Drawn { token: others.tokens[row] as usize, uniform: others.draws.map(|draws| draws[row]) };
+        let weight = others.weights[row];
+        match one(objective, inv_temp, weight, &mut student[..valid], &others.teacher[at], reference, drawn) {
             Ok(result) => **out = result,
             Err(what) => *fault = Some(what),
         }
@@ -84,7 +89,7 @@ fn one(
     student: &mut [f32],
     teacher: &[f32],
     reference: Option<&[f32]>,
-    token: usize,
+    drawn: Drawn,
 ) -> Result<RowOut, String> {
     let logprobs = |whose: &str, logits: &[f32]| {
         let mut z: Vec<f64> = logits.iter().map(|&x| f64::from(x * inv_temp)).collect();
@@ -94,7 +99,7 @@ fn one(
     let lref = reference.map(|logits| logprobs("reference", logits)).transpose()?;
     let (mut lt, mut g) = (Vec::with_capacity(lp.len()), vec![0.0; lp.len()]);
     let moved = objective.target.row(&lp, &lq, lref.as_deref(), &mut lt);
-    let loss = objective.divergence.row(&lp, &lt, &lq, token, &mut g);
+    let loss = objective.divergence.row(&lp, &lt, &lq, drawn, &mut g);
     if !loss.is_finite() {
         return Err(format!("the loss is {loss}: the target excludes a token that the student allows"));
     }

@@ -37,9 +37,9 @@ const CONTINUATIONS: u64 = EVAL_SAMPLES + (1 << 41);
 pub struct DynamicsReport {
     /// Decrease of the loss that g . (theta - theta') predicts.
     pub predicted: f64,
-    /// Decrease of the loss on the same rows.
-    pub actual: f64,
-    /// actual / predicted; null for a loss whose value is not what is differentiated, and where nothing is predicted.
+    /// Decrease of the loss on the same rows; null for a loss whose value is not what is differentiated.
+    pub actual: Option<f64>,
+    /// actual / predicted; null where one of them is missing.
     pub conversion: Option<f64>,
     /// KL(student || teacher) on held-out prefixes before the update.
     pub kl_before: f64,
@@ -114,11 +114,13 @@ impl Trainer {
         let watch = crate::clock::Stopwatch::start();
         let Before { along, prefixes, kl: kl_before, fail: fail_before, spent_s } = before;
         let predicted = along - self.along_gradient();
-        let inv_temp = 1.0 / self.temperature();
-        let objective = Objective::Composed { objective: self.config.loss.objective(), inv_temp };
-        let after = self.sums_of(update, rows, objective)?;
-        let actual = loss - after.loss / after.tokens as f64;
-        let differentiated = self.config.loss.is_differentiated() && predicted != 0.0;
+        let mut actual = None;
+        if self.config.loss.is_differentiated() {
+            let inv_temp = 1.0 / self.temperature();
+            let objective = Objective::Composed { objective: self.config.loss.objective(), inv_temp };
+            let after = self.sums_of(update, rows, objective)?;
+            actual = Some(loss - after.loss / after.tokens as f64);
+        }
         let kl_fixed = self.kl_on(update, &prefixes)?;
         let wrong = |right: Option<f64>| right.map(|right| 1.0 - right);
         let fail_fixed = wrong(self.right_ends(update, &prefixes, By::Student)?);
@@ -135,7 +137,7 @@ impl Trainer {
         Ok(DynamicsReport {
             predicted,
             actual,
-            conversion: differentiated.then(|| actual / predicted),
+            conversion: actual.filter(|_| predicted != 0.0).map(|actual| actual / predicted),
             kl_before,
             kl_fixed,
             kl_fresh,
@@ -274,6 +276,7 @@ impl Trainer {
                 teacher: Some(teacher),
                 behaviour: None,
                 reference: self.reference.as_mut().map(|(engine, side)| side.logits(engine)),
+                ..Views::default()
             };
             let micro = self
                 .learner

@@ -5,6 +5,7 @@
 //! prompts -> rollouts (recipe, version v) -> teacher's hidden rows -> loss and mismatch -> gradients -> version v + 1
 //! ```
 
+mod draws;
 mod dump;
 mod dynamics;
 mod folder;
@@ -313,7 +314,9 @@ impl Trainer {
         let objective =
             Objective::Composed { objective: self.config.loss.objective(), inv_temp: 1.0 / self.temperature() };
         let on_teacher = self.config.loss.target == LossTarget::Teacher;
+        let draws = draws::of(&self.config, &rollouts, &rows);
         let mut moved = Vec::new();
+        let mut done = 0; // tokens
         self.learner.gradients.clear();
         self.token_kl.clear();
         let mut sums = Sums::default();
@@ -348,7 +351,10 @@ impl Trainer {
                 teacher: Some(teacher),
                 behaviour,
                 reference: self.reference.as_mut().map(|(engine, side)| side.logits(engine)),
+                factors: None,
+                draws: draws.as_ref().map(|draws| &draws[done..]),
             };
+            done += part_rows.iter().map(|row| row.targets().len()).sum::<usize>();
             let model = self.policy.model();
             let micro = self
                 .learner
