@@ -7,6 +7,7 @@
 mod draws;
 mod folder;
 mod open;
+mod policy;
 mod report;
 mod save;
 
@@ -22,7 +23,7 @@ use ptx::ops::divergence::Kind;
 use ptx::ops::sample::Params;
 
 use crate::clock::Stopwatch;
-use crate::config::{Config, LossTarget};
+use crate::config::{Config, LossKind, LossTarget, LossWeight};
 use crate::eval::{EvalSettings, PromptFailed, collect, evaluate, row};
 use crate::learner::{Learner, Views};
 use crate::loss::{LossError, Objective, Sums};
@@ -249,6 +250,7 @@ impl Trainer {
             Objective::Composed { objective: self.config.loss.objective(), inv_temp: 1.0 / self.temperature() };
         let on_teacher = self.config.loss.target == LossTarget::Teacher;
         let draws = draws::of(&self.config, &rollouts, &rows);
+        let factors = self.factors(update, &asked, &rollouts, &rows)?;
         let mut moved = Vec::new();
         let mut done = 0; // tokens
         self.learner.gradients.clear();
@@ -276,7 +278,7 @@ impl Trainer {
                 teacher: Some(self.teacher_side.logits(&mut self.teacher)),
                 behaviour: Some(behaviour),
                 reference: self.reference.as_mut().map(|(engine, side)| side.logits(engine)),
-                factors: None,
+                factors: factors.as_ref().map(|factors| &factors.by_token[done..]),
                 draws: draws.as_ref().map(|draws| &draws[done..]),
             };
             let part_rows = &rows[part.clone()];
@@ -306,7 +308,7 @@ impl Trainer {
         let report = UpdateReport {
             update,
             version: self.master.updates,
-            loss: sums.loss / sums.tokens as f64,
+            loss: factors.as_ref().and_then(|f| f.loss).unwrap_or(sums.loss) / sums.tokens as f64,
             kl_teacher: sums.kl_reverse / sums.tokens as f64,
             kl_forward: sums.kl_forward / sums.tokens as f64,
             entropy: sums.entropy / sums.tokens as f64,
@@ -314,6 +316,8 @@ impl Trainer {
             by_source: BySource { numerics: mismatch.d_nats() },
             k3: mismatch.k3(),
             target: report::TargetReport::of(&moved),
+            weight: factors.as_ref().and_then(|factors| factors.weight),
+            grpo: factors.as_ref().and_then(|factors| factors.grpo),
             grad_norm,
             lr: f64::from(self.lr(update)),
             tokens: sums.tokens,
@@ -421,7 +425,9 @@ impl Trainer {
             }
         }
         let norm = self.master.update(&self.cpu, gradients, hyper, narrow(t.clip));
-        if update == 1 && norm == 0.0 {
+        // Rewards may be all the same and masks may leave nothing: that says nothing of the teacher.
+        let all_count = self.config.loss.kind != LossKind::Grpo && self.config.loss.weight != LossWeight::Mask;
+        if update == 1 && norm == 0.0 && all_count {
             return Err(TrainError::NothingToLearn);
         }
         Ok(norm)

@@ -15,7 +15,7 @@ use super::folder;
 use super::report::Totals;
 use super::save::{self, SaveError};
 use super::{Origin, Trainer};
-use crate::config::{Config, Task};
+use crate::config::{Config, LossKind, Task};
 use crate::learner::Learner;
 use crate::master::Master;
 use crate::side::Beside;
@@ -94,6 +94,12 @@ pub enum OpenError {
     /// The prompt file.
     #[error(transparent)]
     Prompts(#[from] SourceError),
+    /// A loss on rewards, and prompts without.
+    #[error(
+        "loss.kind is \"grpo\", whose reward is whether a completion is right, and `task.prompts` has prompts that cannot be \
+         judged: give each an `answer` and the student a tokenizer.json, or take another task"
+    )]
+    Unjudged,
     /// The student's chat template.
     #[error("student {dir}: {source}", dir = dir.display())]
     Chat {
@@ -147,6 +153,9 @@ impl Trainer {
         let vocab_both = models.iter().map(|(_, c)| c.vocab).min().expect("there is a student");
         let mut valid = tokenizer.as_ref().map_or(vocab_both, |t| t.size().min(vocab_both));
         let (source, prompt_max) = source(&config, tokenizer)?;
+        if config.loss.kind == LossKind::Grpo && !source.judges() {
+            return Err(OpenError::Unjudged);
+        }
         if let Source::Task { .. } = source {
             for &(role, c) in &models {
                 if c.vocab < VOCAB_LEN {

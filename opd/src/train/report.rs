@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::objective::Moved;
+use crate::objective::policy::{GrpoReport, WeightReport};
 
 /// One line of `metrics.jsonl`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -29,6 +30,12 @@ pub struct UpdateReport {
     /// What the target did; absent where it is the teacher.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<TargetReport>,
+    /// What weights did; absent where tokens are not weighted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<WeightReport>,
+    /// Rewards and groups; absent where the loss has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grpo: Option<GrpoReport>,
     /// Norm of the gradient before clipping.
     pub grad_norm: f64,
     /// Learning rate.
