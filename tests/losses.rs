@@ -63,7 +63,15 @@ const TWO: &str = "teacher = 'teacher'\nupdates = 2";
 
 /// Trains with some `[loss]`; the updates' lines, the weights after them, and standard error.
 fn train(root: &Path, name: &str, loss: &str) -> (Vec<Value>, Vec<u8>, String) {
-    let output = leeway().arg("train").arg(run_file(root, name, loss, TWO)).output().expect("the binary runs");
+    train_with(root, name, loss, &[])
+}
+
+/// The same with overrides.
+fn train_with(root: &Path, name: &str, loss: &str, sets: &[&str]) -> (Vec<Value>, Vec<u8>, String) {
+    let mut command = leeway();
+    command.arg("train").arg(run_file(root, name, loss, TWO));
+    command.args(sets.iter().flat_map(|set| ["--set", set]));
+    let output = command.output().expect("the binary runs");
     assert!(output.status.success(), "{loss}: {}", stderr(&output));
     let text = std::fs::read_to_string(root.join(name).join("metrics.jsonl")).expect("written");
     let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
@@ -244,4 +252,78 @@ fn estimates_that_are_no_losses_are_refused() {
         let said = Config::load(&file, &[]).expect_err("refused").to_string();
         assert!(said.contains(want) && said.contains("refused.toml:"), "{said}");
     }
+}
+
+/// Weights are all 1 where rollout and trainer are the same bits, and something where they are not.
+#[test]
+fn weights_are_of_the_mismatch() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    models(dir.path());
+    let (same, other) = (&["train.batch=16"][..], &["train.batch=16", "rollout.recipe=kv8"][..]);
+    let plain = [same, other].map(|sets| train_with(dir.path(), &format!("plain{}", sets.len()), "", sets).1);
+    let arms = [
+        "weight = 'token-tis'",
+        "weight = 'sequence-tis'",
+        "weight = 'mask'\nwindow = 'geometric'",
+        "weight = 'mask'\nwindow_low = 0.999\nwindow_high = 1.001",
+        "weight = 'prefix-snis'",
+    ];
+    let mut all = vec![plain[1].clone()];
+    for (i, arm) in arms.into_iter().enumerate() {
+        let (lines, weights, _) = train_with(dir.path(), &format!("same{i}"), arm, same);
+        assert!(weights == plain[0], "{arm}: other bits than without weights, and there is no mismatch");
+        assert_eq!((lines[0]["weight"]["mean"].as_f64(), lines[0]["weight"]["ess"].as_f64()), (Some(1.0), Some(1.0)));
+        let (lines, weights, _) = train_with(dir.path(), &format!("other{i}"), arm, other);
+        assert!(!all.contains(&weights), "{arm}: trains as another arm does");
+        all.push(weights);
+        let number = |key: &str| lines[0]["weight"][key].as_f64().expect("a number");
+        assert!(number("ess") > 0.0 && number("ess") < 1.0 && number("mean") > 0.0, "{arm}: {}", lines[0]);
+        assert_eq!(number("masked") > 0.0, arm.contains("mask"), "{arm}: {}", lines[0]);
+    }
+}
+
+/// Rewards are the task's own judgement; the teacher is measured and not trained on.
+#[test]
+fn rewards_train_too() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    models(dir.path());
+    let able = dir.path().join("able");
+    let mut pretrain = leeway();
+    pretrain.args(["pretrain", "--task", "{ name = \"copy\", len_max = 5 }", "--updates", "300", "--lr", "5e-3"]);
+    pretrain.args(["--precision", "f32", "--problems", "8", "--model"]).arg(dir.path().join("student"));
+    let output = pretrain.arg("--out").arg(&able).output().expect("the binary runs");
+    assert!(output.status.success(), "{}", stderr(&output));
+    let run = |name: &str, loss: &str, sets: &[&str]| {
+        let sets = [&["student=able", "train.batch=16", "rollout.n=8", "rollout.temperature=1.5"], sets].concat();
+        let (lines, weights, _) = train_with(dir.path(), name, &format!("kind = 'grpo'\n{loss}"), &sets);
+        for line in &lines {
+            let number = |key: &str| line["grpo"][key].as_f64().expect("a number");
+            assert!(number("reward") > 0.0 && number("reward") < 1.0 && number("flat_groups") < 1.0, "{line}");
+            assert!(line["grad_norm"].as_f64() > Some(0.0) && line["kl_teacher"].as_f64() > Some(0.0), "{line}");
+            assert_eq!(number("clipped"), 0.0, "{line}");
+            let (right, of) = (line["correct"].as_f64().expect("judged"), line["rollouts"].as_f64().expect("some"));
+            assert_eq!(number("reward").to_bits(), (right / of).to_bits());
+        }
+        weights
+    };
+    let recomputed = run("recomputed", "", &[]);
+    assert!(run("naive", "ratio = 'naive'", &[]) == recomputed, "without mismatch both ratios are 1");
+    assert!(run("other", "", &["teacher=third"]) == recomputed, "the teacher was trained on");
+    assert!(run("centred", "scaled = false", &[]) != recomputed);
+    let kv8 = ["rollout.recipe=kv8"];
+    let arms = [
+        "",
+        "ratio = 'naive'\nclip_low = 1.0\nclip_high = 50",
+        "weight = 'token-tis'",
+        "weight = 'mask'\nwindow = 'geometric'",
+    ];
+    let all: Vec<_> = arms.iter().enumerate().map(|(i, arm)| run(&format!("arm{i}"), arm, &kv8)).collect();
+    for (i, weights) in all.iter().enumerate() {
+        assert!(!all[..i].contains(weights), "{}: trains as another arm does", arms[i]);
+    }
+    std::fs::write(dir.path().join("prompts.jsonl"), "{\"ids\": [1, 2, 3]}\n").expect("written");
+    let file = run_file(dir.path(), "unjudged", "kind = 'grpo'", TWO);
+    let output = leeway().arg("train").arg(file).args(["--set", "task={prompts='prompts.jsonl'}"]).output();
+    let said = stderr(&output.expect("the binary runs"));
+    assert!(said.contains("cannot be judged"), "{said}");
 }

@@ -23,6 +23,7 @@ pub mod meter;
 pub mod objective;
 pub mod pretrain;
 pub mod prompts;
+pub mod reward;
 pub mod samples;
 pub mod score_lines;
 pub mod sequences;

@@ -219,6 +219,17 @@ impl Source {
         }
     }
 
+    /// Whether every completion of every prompt can be judged.
+    #[must_use]
+    pub fn judges(&self) -> bool {
+        match self {
+            Source::Task { .. } => true,
+            Source::File { rows, tokenizer, .. } => {
+                tokenizer.is_some() && rows.iter().all(|(_, answer)| answer.is_some())
+            }
+        }
+    }
+
     /// Ids that end a completion, beside the model's own.
     #[must_use]
     pub fn stop_ids(&self) -> &'static [u32] {
@@ -261,6 +272,11 @@ mod tests {
         trained.sort();
         trained.dedup();
         assert_eq!(trained.len() as u64, 200 - tests, "a pass visits every prompt once");
+    }
+
+    #[test]
+    fn a_file_without_answers_does_not_judge() {
+        assert!(!file(3).judges());
     }
 
     #[test]

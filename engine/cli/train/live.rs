@@ -161,6 +161,8 @@ mod tests {
     fn state() -> State {
         let last = UpdateReport {
             target: None,
+            weight: None,
+            grpo: None,
             update: 120,
             version: 120,
             loss: 0.12345,

@@ -57,6 +57,8 @@ impl Config {
         let must = format!("one of {}, or the path of a recipe file{hint}", built_in.join(", "));
         need("rollout.recipe", format!("{:?}", rollout.recipe), known, &must)?;
         need("rollout.n", rollout.n, rollout.n > 0, "at least 1")?;
+        let group = self.loss.kind != super::LossKind::Grpo || rollout.n > 1;
+        need("rollout.n", rollout.n, group, "at least 2 with \"grpo\": one sample has no group to be better than")?;
         let warm = |t: f64| t >= f64::from(Params::TEMPERATURE_MIN) && t <= f64::from(f32::MAX);
         need(
             "rollout.temperature",

@@ -13,7 +13,7 @@ pub(super) struct Words {
     pub refused: &'static [&'static str],
 }
 
-pub(super) const WORDS: [Words; 8] = [
+pub(super) const WORDS: [Words; 11] = [
     Words { key: "schedule", taken: &["sync", "async"], refused: &[] },
     Words { key: "budget", taken: &["off"], refused: &["on"] },
     Words { key: "task.name", taken: &TaskSpec::NAMES, refused: &[] },
@@ -29,9 +29,13 @@ pub(super) const WORDS: [Words; 8] = [
             "k2",
             "k3-straight-through",
             "head-tail",
+            "grpo",
         ],
         refused: &[],
     },
+    Words { key: "loss.weight", taken: &["none", "token-tis", "sequence-tis", "mask", "prefix-snis"], refused: &[] },
+    Words { key: "loss.window", taken: &["token", "sequence", "geometric"], refused: &[] },
+    Words { key: "loss.ratio", taken: &["naive", "recomputed"], refused: &[] },
     Words { key: "loss.support", taken: &["dense", "teacher-top-k", "student-top-k"], refused: &[] },
     Words { key: "loss.target", taken: &["teacher", "extrapolated", "bounded", "trust-region"], refused: &[] },
     Words { key: "rollout.in_flight", taken: &["drain", "keep", "recompute"], refused: &[] },

@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::Fault;
 use super::check::need;
+use super::loss_words::{LossKind, LossRatio, LossSupport, LossTarget, LossWeight, LossWindow};
 use crate::objective::divergence::{Direction, Estimate, Whose};
+use crate::objective::policy::{Grpo, Old, Weighting, Window};
 use crate::objective::{Divergence, Objective, Target};
 
 /// The value of `loss.reference` that is the student as the run began; a folder of that name is `./student`.
@@ -23,6 +25,8 @@ pub struct Loss {
     pub support: LossSupport,
     /// From what.
     pub target: LossTarget,
+    /// What a token's loss is weighted by.
+    pub weight: LossWeight,
     /// The target's weight in a `jsd`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub beta: Option<f64>,
@@ -50,63 +54,37 @@ pub struct Loss {
     /// Nats that a `trust-region` target may be from the student.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eps: Option<f64>,
+    /// The largest weight of `token-tis` and `sequence-tis`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight_max: Option<f64>,
+    /// What a `mask` looks at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window: Option<LossWindow>,
+    /// The smallest ratio that a `mask` lets through.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window_low: Option<f64>,
+    /// The largest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window_high: Option<f64>,
+    /// The ratio of one token below which a `mask` leaves out its whole sequence; 0 for none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub veto: Option<f64>,
+    /// Whether advantages of `grpo` are over the group's standard deviation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scaled: Option<bool>,
+    /// What the ratio of `grpo` is to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ratio: Option<LossRatio>,
+    /// How far below 1 the ratio of `grpo` may go.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clip_low: Option<f64>,
+    /// How far above 1 it may go.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clip_high: Option<f64>,
     /// `student`, as the run began, or the absolute path of a folder: what an `extrapolated` or `bounded` target leads
     /// away from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reference: Option<String>,
-}
-
-/// A divergence between student and target at each prefix.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum LossKind {
-    /// KL(student || target).
-    #[default]
-    ReverseKl,
-    /// KL(target || student).
-    ForwardKl,
-    /// Generalised Jensen-Shannon.
-    Jsd,
-    /// KL(student || mixture).
-    SkewedReverseKl,
-    /// KL(target || mixture).
-    SkewedForwardKl,
-    /// Policy gradient of the sampled token.
-    Sampled,
-    /// Half the squared log-ratio of the sampled token.
-    K2,
-    /// The value of k3 with the gradient of k2.
-    K3StraightThrough,
-    /// KL(student || target), exact on a top-k support and one weighted draw off it.
-    HeadTail,
-}
-
-/// The tokens that a KL is over.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum LossSupport {
-    /// The whole vocabulary.
-    #[default]
-    Dense,
-    /// The teacher's most probable.
-    TeacherTopK,
-    /// The student's most probable.
-    StudentTopK,
-}
-
-/// What the student is compared with.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum LossTarget {
-    /// The teacher.
-    #[default]
-    Teacher,
-    /// Along the line from reference through teacher, at a fixed place.
-    Extrapolated,
-    /// Along it as far as a bound allows, at each prefix.
-    Bounded,
-    /// From the student towards the teacher as far as a bound allows, at each prefix.
-    TrustRegion,
 }
 
 /// What is said of a `loss.kind` that is a measurement and no loss.
@@ -137,6 +115,15 @@ impl Loss {
             delta: Some(0.01),
             u_max: Some(2.0),
             eps: Some(0.05),
+            weight_max: Some(2.0),
+            window: Some(LossWindow::Token),
+            window_low: Some(0.5),
+            window_high: Some(2.0),
+            veto: Some(1e-4),
+            scaled: Some(true),
+            ratio: Some(LossRatio::Recomputed),
+            clip_low: Some(0.2),
+            clip_high: Some(0.2),
             reference: Some(STUDENT.to_owned()),
             ..Loss::default()
         }
@@ -154,6 +141,9 @@ impl Loss {
             "delta" | "u_max" => self.target == LossTarget::Bounded,
             "eps" => self.target == LossTarget::TrustRegion,
             "reference" => leads_away,
+            "weight_max" => matches!(self.weight, LossWeight::TokenTis | LossWeight::SequenceTis),
+            "window" | "window_low" | "window_high" | "veto" => self.weight == LossWeight::Mask,
+            "scaled" | "ratio" | "clip_low" | "clip_high" => self.kind == LossKind::Grpo,
             _ => unreachable!("{key} is no key of [loss] that may be left out"),
         }
     }
@@ -169,7 +159,11 @@ impl Loss {
 
     /// Writes the defaults of the keys that are used and not set.
     pub(super) fn fill(&mut self) {
-        let all = Loss::every_key();
+        let mut all = Loss::every_key();
+        if self.window == Some(LossWindow::Geometric) {
+            // A mean over many tokens is much nearer to 1 than one of them.
+            (all.window_low, all.window_high) = (Some(0.999), Some(1.001));
+        }
         macro_rules! fill {
             ($($key:ident)*) => {$(
                 if self.$key.is_none() && self.uses(stringify!($key)) {
@@ -178,6 +172,7 @@ impl Loss {
             )*};
         }
         fill!(beta alpha k tail baseline lambda delta u_max eps reference);
+        fill!(weight_max window window_low window_high veto scaled ratio clip_low clip_high);
     }
 
     pub(super) fn check(&self) -> Result<(), Fault> {
@@ -192,11 +187,20 @@ impl Loss {
             ("delta", text(self.delta)),
             ("u_max", text(self.u_max)),
             ("eps", text(self.eps)),
+            ("weight_max", text(self.weight_max)),
+            ("window", self.window.map(|window| format!("{window:?}").to_lowercase())),
+            ("window_low", text(self.window_low)),
+            ("window_high", text(self.window_high)),
+            ("veto", text(self.veto)),
+            ("scaled", self.scaled.map(|on| on.to_string())),
+            ("ratio", self.ratio.map(|ratio| format!("{ratio:?}").to_lowercase())),
+            ("clip_low", text(self.clip_low)),
+            ("clip_high", text(self.clip_high)),
             ("reference", self.reference.as_ref().map(|reference| format!("{reference:?}"))),
         ];
         for (key, value) in keys {
             let used = self.uses(key);
-            let must = if used { "set" } else { "left out: this kind, support and target do not use it" };
+            let must = if used { "set" } else { "left out: this kind, support, target and weight do not use it" };
             need(&format!("loss.{key}"), value.as_deref().unwrap_or("missing"), value.is_some() == used, must)?;
         }
         let plain = matches!(self.kind, LossKind::ReverseKl | LossKind::ForwardKl);
@@ -214,6 +218,14 @@ impl Loss {
         in_range("lambda", self.lambda, &|x| (0.0..=10.0).contains(&x), "0 to 10")?;
         in_range("delta", self.delta, &|x| x >= 0.0 && x.is_finite(), "at least 0 and finite; nats")?;
         in_range("u_max", self.u_max, &|x| x > 0.0 && x <= 10.0, "more than 0 and at most 10")?;
+        in_range("weight_max", self.weight_max, &|x| x >= 1.0 && x.is_finite(), "at least 1 and finite")?;
+        in_range("window_low", self.window_low, &|x| (0.0..=1.0).contains(&x), "0 to 1")?;
+        in_range("window_high", self.window_high, &|x| x >= 1.0 && x.is_finite(), "at least 1 and finite")?;
+        in_range("veto", self.veto, &|x| (0.0..1.0).contains(&x), "at least 0 and less than 1")?;
+        in_range("clip_low", self.clip_low, &|x| x > 0.0 && x <= 1.0, "more than 0 and at most 1")?;
+        in_range("clip_high", self.clip_high, &|x| x > 0.0 && x.is_finite(), "more than 0 and finite")?;
+        let teacher = self.kind != LossKind::Grpo || self.target == LossTarget::Teacher;
+        need("loss.target", "a target", teacher, "left out with \"grpo\", whose loss has no teacher")?;
         in_range("eps", self.eps, &|x| x > 0.0 && x.is_finite(), "more than 0 and finite; nats")?;
         if let Some(k) = self.k {
             let must = "at least 1, or 2 with tail = false: one renormalised token has no divergence";
@@ -232,6 +244,50 @@ impl Loss {
     #[must_use]
     pub fn reference_dir(&self, student: &Path) -> Option<PathBuf> {
         self.reference.as_ref().map(|r| if r == STUDENT { student.to_owned() } else { PathBuf::from(r) })
+    }
+
+    /// How tokens are weighted.
+    ///
+    /// # Panics
+    /// When [`super::Config::check`] refuses the values.
+    #[must_use]
+    pub fn weighting(&self) -> Option<Weighting> {
+        let set = |value: Option<f64>| value.expect("a checked loss has the keys that it uses");
+        Some(match self.weight {
+            LossWeight::None => return None,
+            LossWeight::TokenTis => Weighting::TokenTis { max: set(self.weight_max) },
+            LossWeight::SequenceTis => Weighting::SequenceTis { max: set(self.weight_max) },
+            LossWeight::Mask => Weighting::Mask {
+                window: match self.window.expect("as above") {
+                    LossWindow::Token => Window::Token,
+                    LossWindow::Sequence => Window::Sequence,
+                    LossWindow::Geometric => Window::Geometric,
+                },
+                low: set(self.window_low),
+                high: set(self.window_high),
+                veto: set(self.veto),
+            },
+            LossWeight::PrefixSnis => Weighting::PrefixSnis,
+        })
+    }
+
+    /// The policy gradient of groups of `group` completions, where that is the loss.
+    ///
+    /// # Panics
+    /// When [`super::Config::check`] refuses the values.
+    #[must_use]
+    pub fn grpo(&self, group: usize) -> Option<Grpo> {
+        let set = |value: Option<f64>| value.expect("a checked loss has the keys that it uses");
+        (self.kind == LossKind::Grpo).then(|| Grpo {
+            group,
+            scaled: self.scaled.expect("as above"),
+            clip_low: set(self.clip_low),
+            clip_high: set(self.clip_high),
+            old: match self.ratio.expect("as above") {
+                LossRatio::Naive => Old::Rollout,
+                LossRatio::Recomputed => Old::Trainer,
+            },
+        })
     }
 
     /// What is computed.
@@ -271,6 +327,7 @@ impl Loss {
                 Divergence::Skewed { direction, alpha: set(self.alpha) }
             }
             (LossKind::Sampled, _) => sampled(self.baseline.expect("as above"), Estimate::K1),
+            (LossKind::Grpo, _) => Divergence::Score,
             (LossKind::K2, _) => sampled(false, Estimate::K2),
             (LossKind::K3StraightThrough, _) => sampled(false, Estimate::K3),
         };
@@ -299,6 +356,20 @@ mod tests {
             ("lambda = 1.0", "`loss.lambda` is 1; it must be left out"),
             ("delta = 0.1", "`loss.delta` is 0.1; it must be left out"),
             ("target = \"extrapolated\"\nu_max = 1.0", "`loss.u_max` is 1; it must be left out"),
+            ("weight_max = 2.0", "`loss.weight_max` is 2; it must be left out"),
+            ("weight = \"mask\"\nweight_max = 2.0", "`loss.weight_max` is 2; it must be left out"),
+            ("weight = \"token-tis\"\nweight_max = 0.5", "`loss.weight_max` is 0.5; it must be at least 1"),
+            ("weight = \"token-tis\"\nveto = 0.1", "`loss.veto` is 0.1; it must be left out"),
+            ("window = \"geometric\"", "`loss.window` is geometric; it must be left out"),
+            ("weight = \"mask\"\nwindow_low = 1.5", "`loss.window_low` is 1.5; it must be 0 to 1"),
+            ("weight = \"mask\"\nwindow_high = 0.5", "`loss.window_high` is 0.5; it must be at least 1"),
+            ("weight = \"mask\"\nveto = 1.0", "`loss.veto` is 1; it must be at least 0 and less"),
+            ("ratio = \"naive\"", "`loss.ratio` is naive; it must be left out"),
+            ("scaled = true", "`loss.scaled` is true; it must be left out"),
+            ("kind = \"grpo\"\nclip_low = 0.0", "`loss.clip_low` is 0; it must be more than 0"),
+            ("kind = \"grpo\"\nclip_high = inf", "`loss.clip_high` is inf; it must be more than 0"),
+            ("kind = \"grpo\"\ntarget = \"trust-region\"", "`loss.target` is a target; it must be left out"),
+            ("kind = \"grpo\"\nsupport = \"teacher-top-k\"", "`loss.support` is a top-k; it must be \"dense\""),
             ("kind = \"head-tail\"", "`loss.support` is \"dense\"; it must be \"teacher-top-k\" or"),
             ("kind = \"head-tail\"\nsupport = \"student-top-k\"\ntail = true", "`loss.tail` is true; it must be left"),
             ("kind = \"head-tail\"\nsupport = \"student-top-k\"\nk = 0", "`loss.k` is 0; it must be at least 1"),

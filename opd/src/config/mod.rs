@@ -17,10 +17,11 @@
 //!
 //! [loss]
 //! kind = "reverse-kl"             # forward-kl, jsd, skewed-reverse-kl, skewed-forward-kl, sampled, k2,
-//!                                 # k3-straight-through, head-tail
+//!                                 # k3-straight-through, head-tail, grpo
 //! support = "dense"               # teacher-top-k or student-top-k, of the first two kinds and head-tail
 //! target = "teacher"              # extrapolated, bounded, trust-region
-//! # Of these only those that kind, support and target use, each with its default:
+//! weight = "none"                 # token-tis, sequence-tis, mask, prefix-snis: by the rollout's logprobs
+//! # Of these only those that kind, support, target and weight use, each with its default:
 //! # beta = 0.5                    # jsd: the target's weight
 //! # alpha = 0.9                   # skewed: the share of the other side in the mixture
 //! # k = 16, tail = true           # top-k: how many tokens; the rest as one outcome, or renormalised
@@ -28,6 +29,9 @@
 //! # lambda = 1.25                 # extrapolated
 //! # delta = 0.01, u_max = 2.0     # bounded: nats from the teacher
 //! # eps = 0.05                    # trust-region: nats from the student
+//! # weight_max = 2.0              # the tis weights
+//! # window = "token", window_low = 0.5, window_high = 2.0, veto = 1e-4     # mask; or sequence, geometric
+//! # scaled = true, ratio = "recomputed", clip_low = 0.2, clip_high = 0.2   # grpo; ratio = "naive"
 //! # reference = "student"         # extrapolated, bounded: the student as the run began, or a folder
 //!
 //! [rollout]
@@ -72,6 +76,7 @@ mod defaults;
 mod keys;
 mod load;
 mod loss;
+mod loss_words;
 
 use std::path::PathBuf;
 
@@ -82,7 +87,8 @@ use crate::tasks::TaskSpec;
 
 pub use check::Fault;
 pub use load::ConfigError;
-pub use loss::{Loss, LossKind, LossSupport, LossTarget};
+pub use loss::Loss;
+pub use loss_words::{LossKind, LossRatio, LossSupport, LossTarget, LossWeight, LossWindow};
 
 /// A resolved run file. Paths are absolute.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -168,7 +168,7 @@ fn errors_name_place_key_and_remedy() {
             with("[loss]\nkind = 'revers-kl'"),
             "run.toml:6: `loss.kind` is \"revers-kl\"; it must be \"reverse-kl\" or \"forward-kl\" or \"jsd\" or \
              \"skewed-reverse-kl\" or \"skewed-forward-kl\" or \"sampled\" or \"k2\" or \"k3-straight-through\" or \
-             \"head-tail\"; did you mean \"reverse-kl\"?",
+             \"head-tail\" or \"grpo\"; did you mean \"reverse-kl\"?",
         ),
         (with("[rollout]\nn = 0"), "run.toml:6: `rollout.n` is 0; it must be at least 1"),
         (with("[rollout]\ntop_p = 0.9"), "run.toml:6: `rollout.top_p` is 0.9; it must be 1: "),
@@ -279,6 +279,9 @@ fn words_and_types_agree() {
         toml::Value::from("?").try_into::<LossKind>().unwrap_err().to_string(),
         toml::Value::from("?").try_into::<LossSupport>().unwrap_err().to_string(),
         toml::Value::from("?").try_into::<LossTarget>().unwrap_err().to_string(),
+        toml::Value::from("?").try_into::<LossWeight>().unwrap_err().to_string(),
+        toml::Value::from("?").try_into::<LossWindow>().unwrap_err().to_string(),
+        toml::Value::from("?").try_into::<LossRatio>().unwrap_err().to_string(),
         toml::Value::from("?").try_into::<InFlight>().unwrap_err().to_string(),
         toml::Value::from("?").try_into::<Precision>().unwrap_err().to_string(),
     ];

@@ -7,6 +7,7 @@
 //! gradient 0.0 exactly, so that a run with nothing to learn shows. `docs/losses.md` has the formulas and their sources.
 
 pub mod divergence;
+pub mod policy;
 mod rows;
 pub mod target;
 

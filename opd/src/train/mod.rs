@@ -12,6 +12,7 @@ mod folder;
 mod in_flight;
 mod open;
 mod past;
+mod policy;
 mod report;
 mod save;
 mod teacher;
@@ -28,7 +29,7 @@ use ptx::ops::divergence::Kind;
 use ptx::ops::sample::Params;
 
 use crate::clock::Stopwatch;
-use crate::config::{Config, LossTarget};
+use crate::config::{Config, LossKind, LossTarget, LossWeight};
 use crate::eval::{EvalSettings, PromptFailed, collect, evaluate, row};
 use crate::flow::{Hidden, Stages, WaitError};
 use crate::learner::{Learner, Views};
@@ -315,6 +316,7 @@ impl Trainer {
             Objective::Composed { objective: self.config.loss.objective(), inv_temp: 1.0 / self.temperature() };
         let on_teacher = self.config.loss.target == LossTarget::Teacher;
         let draws = draws::of(&self.config, &rollouts, &rows);
+        let factors = self.factors(update, &rollouts, &rows)?;
         let mut moved = Vec::new();
         let mut done = 0; // tokens
         self.learner.gradients.clear();
@@ -351,7 +353,7 @@ impl Trainer {
                 teacher: Some(teacher),
                 behaviour,
                 reference: self.reference.as_mut().map(|(engine, side)| side.logits(engine)),
-                factors: None,
+                factors: factors.as_ref().map(|factors| &factors.by_token[done..]),
                 draws: draws.as_ref().map(|draws| &draws[done..]),
             };
             done += part_rows.iter().map(|row| row.targets().len()).sum::<usize>();
@@ -382,7 +384,7 @@ impl Trainer {
         let mut train_s = forward_s + watch.lap_s() - (teacher_s - scored_s) - behaviour_s;
         self.swap_weights(update)?;
         let sync_s = watch.lap_s();
-        let loss = sums.loss / sums.tokens as f64;
+        let loss = factors.as_ref().and_then(|f| f.loss).unwrap_or(sums.loss) / sums.tokens as f64;
         let dynamics = watched.map(|before| self.watch_after(update, before, &rows, loss)).transpose()?;
         let mut stages = None;
         if let (Some(now), Some((busy, waited, again))) = (&self.stages, stages_before) {
@@ -406,6 +408,8 @@ impl Trainer {
             target: report::TargetReport::of(&moved),
             age: stages,
             dynamics,
+            weight: factors.as_ref().and_then(|factors| factors.weight),
+            grpo: factors.as_ref().and_then(|factors| factors.grpo),
             grad_norm,
             lr: f64::from(self.lr(update)),
             tokens: sums.tokens,
@@ -600,7 +604,9 @@ impl Trainer {
         }
         let mut master = self.master.write().unwrap_or_else(PoisonError::into_inner);
         let norm = master.update(&self.cpu, gradients, hyper, clip);
-        if update == 1 && norm == 0.0 {
+        // Rewards may be all the same and masks may leave nothing: that says nothing of the teacher.
+        let all_count = self.config.loss.kind != LossKind::Grpo && self.config.loss.weight != LossWeight::Mask;
+        if update == 1 && norm == 0.0 && all_count {
             return Err(TrainError::NothingToLearn);
         }
         Ok(norm)

@@ -19,7 +19,7 @@ use super::past::Past;
 use super::report::Totals;
 use super::save::{self, SaveError};
 use super::{Behaviour, Origin, Teacher, Trainer};
-use crate::config::{Config, InFlight, Task};
+use crate::config::{Config, InFlight, LossKind, Task};
 use crate::flow::{LocalTeacher, RemoteTeacher, Settings, Stages, Start};
 use crate::learner::Learner;
 use crate::master::Master;
@@ -106,6 +106,12 @@ pub enum OpenError {
     /// The prompt file.
     #[error(transparent)]
     Prompts(#[from] SourceError),
+    /// A loss on rewards, and prompts without.
+    #[error(
+        "loss.kind is \"grpo\", whose reward is whether a completion is right, and `task.prompts` has prompts that cannot be \
+         judged: give each an `answer` and the student a tokenizer.json, or take another task"
+    )]
+    Unjudged,
     /// The student's chat template.
     #[error("student {dir}: {source}", dir = dir.display())]
     Chat {
@@ -162,6 +168,9 @@ impl Trainer {
         let vocab_both = models.iter().map(|(_, c)| c.vocab).min().expect("there is a student");
         let mut valid = tokenizer.as_ref().map_or(vocab_both, |t| t.size().min(vocab_both));
         let (source, prompt_max) = source(&config, tokenizer)?;
+        if config.loss.kind == LossKind::Grpo && !source.judges() {
+            return Err(OpenError::Unjudged);
+        }
         if let Source::Task { .. } = source {
             for &(role, c) in &models {
                 if c.vocab < VOCAB_LEN {

@@ -8,6 +8,7 @@ use engine::rollout::Rollout;
 use super::dynamics::DynamicsReport;
 use super::past::token_versions;
 use crate::objective::Moved;
+use crate::objective::policy::{GrpoReport, WeightReport};
 use crate::source::Asked;
 
 /// One line of `metrics.jsonl`.
@@ -40,6 +41,12 @@ pub struct UpdateReport {
     /// What the update did beyond the prefixes that it trained on, where that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dynamics: Option<DynamicsReport>,
+    /// What weights did; absent where tokens are not weighted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<WeightReport>,
+    /// Rewards and groups; absent where the loss has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grpo: Option<GrpoReport>,
     /// Norm of the gradient before clipping.
     pub grad_norm: f64,
     /// Learning rate.
