@@ -1,26 +1,31 @@
 //! Head and divergence together, over blocks of rows: logits exist for one block at a time, never `[tokens, vocab]`.
 //!
-//! For each block: the student's, the teacher's and the rollout's logits from their hidden rows; the exact mismatch; the
+//! What the fused kernel can do it does (`loss/kernel.rs`), on tiles of rows and vocabulary. For the rest, for each block: the student's, the teacher's and the rollout's logits from their hidden rows; the exact mismatch; the
 //! loss and its gradient in place of the student's logits; from that the gradients of hidden rows and head. What the
 //! rollout said about its own tokens (`logprobs_rollout`) is no input here: a dense loss has no use for it.
+
+mod kernel;
 
 use engine::engine::{Engine, LOGIT_ROWS};
 use engine::model::{Gradients, Model};
 use ptx::Cpu;
 use ptx::cuda::CudaError;
-use ptx::ops::divergence::{self, Kind, RowStats};
+use ptx::ops::divergence::{self, Kind};
+use ptx::ops::head_divergence::Tile;
 use ptx::ops::linear::{self, Job, Packed};
 use ptx::ops::log_softmax;
 
 use crate::objective::{self, Moved, RowIn, RowOut};
 
-/// Bytes of logits held at a time for each of the up to four models, unless [`BLOCK_ROWS_MIN`] rows need more.
+/// Bytes of logits held at a time for a model: at most on the kernel, where two models' exist; off it up to four models'
+/// do, and [`BLOCK_ROWS_MIN`] rows may need more.
 pub const BLOCK_BYTES: usize = 32 << 20;
 
-/// Rows of logits held at a time whatever the vocabulary.
+/// Rows of logits held at a time off the kernel, whatever the vocabulary.
 pub const BLOCK_ROWS_MIN: usize = 64;
 
-/// Rows of a block. No bit depends on it: a row's loss is its own, and sums over rows go on from block to block.
+/// Rows of a block off the kernel. No bit depends on it: a row's loss is its own, and sums over rows go on from block to
+/// block.
 #[must_use]
 pub fn block_rows(vocab: usize) -> usize {
     (BLOCK_BYTES / (4 * vocab)).max(BLOCK_ROWS_MIN)
@@ -36,7 +41,7 @@ pub enum Objective {
         /// 1 / temperature, as in the rollout.
         inv_temp: f32,
     },
-    /// Any target and divergence at a temperature, in f64 unless it is one of the above.
+    /// Any target and divergence at a temperature, in f64 unless the kernel has it.
     Composed {
         /// Which.
         objective: objective::Objective,
@@ -164,15 +169,35 @@ pub struct ByRow {
 }
 
 /// Buffers of one block.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct LossWorkspace {
+    bytes: usize,
+    kernel: kernel::Workspace,
     student: Vec<f32>,
     other: Vec<f32>,
     reference: Vec<f32>,
     out: Vec<RowOut>,
-    weights: Vec<f32>,
-    stats: Vec<RowStats>,
-    nll: Vec<f64>,
+}
+
+impl Default for LossWorkspace {
+    fn default() -> LossWorkspace {
+        LossWorkspace::within(BLOCK_BYTES)
+    }
+}
+
+impl LossWorkspace {
+    /// For up to `bytes` of one model's logits on the kernel. No bit depends on it.
+    #[must_use]
+    pub fn within(bytes: usize) -> LossWorkspace {
+        let (student, other, reference, out) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        LossWorkspace { bytes, kernel: kernel::Workspace::default(), student, other, reference, out }
+    }
+
+    /// How much of the logits exists at a time on the kernel.
+    #[must_use]
+    pub fn tile(&self, vocab: usize) -> Tile {
+        kernel::tile(self.bytes, vocab)
+    }
 }
 
 /// Why the loss cannot be computed.
@@ -205,18 +230,6 @@ pub fn loss(
     ws: &mut LossWorkspace,
 ) -> Result<Sums, LossError> {
     let (hidden, vocab, count) = (model.config.hidden, model.config.vocab, rows.targets.len());
-    // What the kernel can do it does, with the bits that it has always had.
-    let objective = match objective {
-        Objective::Composed { objective, inv_temp } => match objective.dense_kernel() {
-            Some(kind) => Objective::Distill { kind, inv_temp },
-            None => Objective::Composed { objective, inv_temp },
-        },
-        other => other,
-    };
-    let inv_temp = match objective {
-        Objective::Distill { inv_temp, .. } | Objective::Composed { inv_temp, .. } => inv_temp,
-        Objective::Supervised => 1.0,
-    };
     by_row.logprobs.resize(count, 0.0);
     by_row.mismatch.resize(if rows.behaviour.is_some() { count } else { 0 }, 0.0);
     by_row.kl.resize(count, 0.0);
@@ -226,6 +239,11 @@ pub fn loss(
         dhidden.resize(count * hidden, 0.0);
     }
     by_row.moved.clear();
+    if let Some(kernel) = kernel::of(objective) {
+        let tile = ws.tile(vocab);
+        return kernel::loss(cpu, kernel, tile, model, rows, gradients, by_row, &mut ws.kernel);
+    }
+    let Objective::Composed { objective, inv_temp } = objective else { unreachable!("the others have a kernel") };
     let mut sums = Sums::default();
     let widest = |logits: &Option<Logits<'_>>| logits.as_ref().map_or(0, Logits::vocab);
     let block = block_rows(vocab.max(widest(&rows.teacher)).max(widest(&rows.reference)));
@@ -234,9 +252,6 @@ pub fn loss(
         let input = &rows.hidden[first * hidden..(first + n) * hidden];
         let targets = &rows.targets[first..first + n];
         let fail = |row: usize, what: String| LossError::Row { row: first + row, token: targets[row.min(n - 1)], what };
-        ws.weights.clear();
-        ws.weights.resize(n, rows.weight);
-        ws.stats.resize(n, RowStats::default());
         logits(cpu, model.head(), n, input, &mut ws.student);
         let logprobs = &mut by_row.logprobs[first..first + n];
         log_softmax::gather(cpu, n, vocab, rows.valid, inv_temp, &ws.student, targets, logprobs)
@@ -252,56 +267,23 @@ pub fn loss(
             divergence::kl(cpu, n, vocab, rows.valid, inv_temp, &ws.other, &ws.student, out)
                 .map_err(|e| fail(e.row(), e.to_string()))?;
         }
-        match objective {
-            Objective::Distill { kind, .. } => {
-                let teacher = rows.teacher.as_mut().expect("a distillation objective comes with a teacher");
-                block_at(teacher, cpu, first, n, vocab, &mut ws.other)?;
-                let (student, other, stats) = (&mut ws.student, &ws.other, &mut ws.stats);
-                divergence::dense(cpu, kind, n, vocab, rows.valid, inv_temp, student, other, &ws.weights, stats)
-                    .map_err(|e| fail(e.row(), e.to_string()))?;
-                for (row, s) in ws.stats.iter().enumerate() {
-                    sums.add(&Sums {
-                        tokens: 1,
-                        loss: match kind {
-                            Kind::ReverseKl => s.kl_reverse,
-                            Kind::ForwardKl => s.kl_forward,
-                        },
-                        kl_reverse: s.kl_reverse,
-                        kl_forward: s.kl_forward,
-                        entropy: s.entropy_student,
-                    });
-                    by_row.kl[first + row] = s.kl_reverse;
-                }
-            }
-            Objective::Composed { objective, .. } => {
-                let teacher = rows.teacher.as_mut().expect("a distillation objective comes with a teacher");
-                block_at(teacher, cpu, first, n, vocab, &mut ws.other)?;
-                let mut reference = None;
-                if objective.target.needs_reference() {
-                    let logits = rows.reference.as_mut().expect("this target comes with a reference");
-                    block_at(logits, cpu, first, n, vocab, &mut ws.reference)?;
-                    reference = Some(&ws.reference[..]);
-                }
-                let others = RowIn { teacher: &ws.other, reference, tokens: targets };
-                let (student, out, weight) = (&mut ws.student, &mut ws.out, rows.weight);
-                objective::rows(cpu, objective, vocab, rows.valid, inv_temp, weight, student, others, out)
-                    .map_err(|(row, what)| fail(row, what))?;
-                for (row, out) in ws.out.iter().enumerate() {
-                    let RowOut { loss, kl_reverse, kl_forward, entropy, moved } = *out;
-                    sums.add(&Sums { tokens: 1, loss, kl_reverse, kl_forward, entropy });
-                    by_row.kl[first + row] = kl_reverse;
-                    by_row.moved.push(moved);
-                }
-            }
-            Objective::Supervised => {
-                ws.nll.resize(n, 0.0);
-                let (student, nll) = (&mut ws.student, &mut ws.nll);
-                divergence::cross_entropy(cpu, n, vocab, rows.valid, student, targets, &ws.weights, nll)
-                    .map_err(|e| fail(e.row(), e.to_string()))?;
-                for &loss in &ws.nll {
-                    sums.add(&Sums { tokens: 1, loss, ..Sums::default() });
-                }
-            }
+        let teacher = rows.teacher.as_mut().expect("a distillation objective comes with a teacher");
+        block_at(teacher, cpu, first, n, vocab, &mut ws.other)?;
+        let mut reference = None;
+        if objective.target.needs_reference() {
+            let logits = rows.reference.as_mut().expect("this target comes with a reference");
+            block_at(logits, cpu, first, n, vocab, &mut ws.reference)?;
+            reference = Some(&ws.reference[..]);
+        }
+        let others = RowIn { teacher: &ws.other, reference, tokens: targets };
+        let (student, out, weight) = (&mut ws.student, &mut ws.out, rows.weight);
+        objective::rows(cpu, objective, vocab, rows.valid, inv_temp, weight, student, others, out)
+            .map_err(|(row, what)| fail(row, what))?;
+        for (row, out) in ws.out.iter().enumerate() {
+            let RowOut { loss, kl_reverse, kl_forward, entropy, moved } = *out;
+            sums.add(&Sums { tokens: 1, loss, kl_reverse, kl_forward, entropy });
+            by_row.kl[first + row] = kl_reverse;
+            by_row.moved.push(moved);
         }
         if let Some((gradients, dhidden)) = &mut gradients {
             let dinput = &mut dhidden[first * hidden..(first + n) * hidden];
