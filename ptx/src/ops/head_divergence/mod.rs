@@ -33,8 +33,8 @@
 //! error of m_i (its slope in ln(q/p) is at most 1), a term is p (e^m - 1 - m), never below 0, whose slope in m is
 //! M - p; the rest is relative, as for a KL: |KL(p||M) - exact| <= KL (d + u (110 + 2 max|ln p|)) + sum |M_i - p_i| w_i + 4 d^2.
 //! A slope g is within G w_i: G = 1 for skewed reverse, 1 / beta for JSD, alpha / (1 - alpha) for skewed forward. A gradient
-//! element is within p_i |g_i - mean| (2 d + u (20 + 2 |ln p_i|)) + p_i (G w_i + sum p G w + 2 sum p |g - mean| (d + u (110 + 2 max|ln p|)))
-//! + 1e-43 (1 + |g_i - mean|), times weight / T. Chi-square sums (mu - p)^2 / p, whose slope in ln(mu/p) is 2 |mu - p| mu/p: within
+//! element is within p_i |g_i - mean| (2 d + u (20 + 2 |ln p_i|)) + p_i (G w_i + sum p G w + 2 sum p |g - mean| (d + u (110 + 2 max|ln p|))) +
+//! 1e-43 (1 + |g_i - mean|), times weight / T. Chi-square sums (mu - p)^2 / p, whose slope in ln(mu/p) is 2 |mu - p| mu/p: within
 //! chi2 (4 d + u (110 + 8 max|ln|)) + sum 2 |mu_i - p_i| (mu_i/p_i) w_i + 8 d^2 (1 + chi2); beyond f32's range it is infinite.
 
 use std::ops::Range;
@@ -279,8 +279,11 @@ pub fn run(
     let kind = kind.plain();
     check(kind, tile, &input, gradients.as_ref(), stats);
     check_targets(input.targets, input.valid)?;
-    for first in (0..stats.len()).step_by(tile.rows) {
-        let rows = first..stats.len().min(first + tile.rows);
+    // As few blocks as the tile allows, of about one size: products are slowest on few rows.
+    let blocks = stats.len().div_ceil(tile.rows).max(1);
+    let step = stats.len().div_ceil(blocks).max(1);
+    for first in (0..stats.len()).step_by(step) {
+        let rows = first..stats.len().min(first + step);
         block::run(cpu, kind, tile.columns, rows, &mut input, gradients.as_mut(), stats, ws)?;
     }
     Ok(())

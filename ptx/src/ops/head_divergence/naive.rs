@@ -66,10 +66,8 @@ pub fn gradient(kind: Kind, student: &[f64], teacher: &[f64], target: usize) -> 
 pub fn chi_square(mu: &[f64], p: &[f64]) -> f64 {
     let (mu, p) = (logprobs(mu), logprobs(p));
     // (mu - p)^2 / p, since what that adds to mu^2 / p sums to -1.
-    let one = |(&mu, &p): (&f64, &f64)| match () {
-        () if p == f64::NEG_INFINITY && mu == f64::NEG_INFINITY => 0.0,
-        () if mu == f64::NEG_INFINITY => p.exp(),
-        () => p.exp() * (mu - p).exp_m1().powi(2),
+    let one = |(&mu, &p): (&f64, &f64)| {
+        if mu == f64::NEG_INFINITY { p.exp() } else { p.exp() * (mu - p).exp_m1().powi(2) }
     };
     mu.iter().zip(&p).map(one).sum()
 }
