@@ -58,10 +58,10 @@ impl Rounded {
     fn mixture(&self, share: f64) -> f64 {
         let m = self.m(share);
         let (mut kl, mut moved) = (0.0, 0.0);
-        for i in 0..m.len() {
+        for (i, m) in m.iter().enumerate() {
             let a = self.a[i].exp();
-            kl += a * -m[i];
-            moved += share * (self.b[i].exp() - a).abs() * (self.ratio[i] + 16.0 * U * m[i].abs());
+            kl += a * -m;
+            moved += share * (self.b[i].exp() - a).abs() * (self.ratio[i] + 16.0 * U * m.abs());
         }
         kl.abs() * (self.d + U * (110.0 + 2.0 * self.log)) + moved + 4.0 * self.d * self.d
     }
@@ -95,7 +95,7 @@ fn mixture_bounds(kind: Kind, pq: &Rounded, qp: &Rounded) -> (f64, Vec<f64>) {
 }
 
 fn check(pair: &Pair, seed: u64) {
-    let Block { vocab, valid, inv_temp, .. } = pair.block;
+    let Block { valid, inv_temp, .. } = pair.block;
     let block = Block { rows: 1, ..pair.block };
     let student = logits(&block, seed, true);
     let apart = |seed: u64| -> Vec<f32> {
@@ -105,7 +105,7 @@ fn check(pair: &Pair, seed: u64) {
     let (teacher, rollout) = (apart(seed), apart(seed + 1));
     let z = |x: &[f32]| -> Vec<f64> { x[..valid].iter().map(|&x| f64::from(x * inv_temp)).collect() };
     let (zp, zq, zmu) = (z(&student), z(&teacher), z(&rollout));
-    let (lp, lq, lmu) = (logprobs(&zp), logprobs(&zq), logprobs(&zmu));
+    let (lp, lmu) = (logprobs(&zp), logprobs(&zmu));
     let target = lp.iter().rposition(|l| l.is_finite()).expect("it has an id");
     let (pq, qp, mup) = (Rounded::new(&zp, &zq), Rounded::new(&zq, &zp), Rounded::new(&zmu, &zp));
     let weight = -0.75_f32;
