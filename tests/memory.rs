@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use engine::checkpoint::CheckpointError;
 use engine::config::ModelConfig;
 use engine::engine::{Engine, LOGIT_ROWS};
-use engine::model::{Model, WeightSource};
+use engine::model::{Gradients, Model, WeightSource};
 use engine::recipe::{Precision, Recipe};
 use engine::rollout::{Limits, ScoreRow, score};
 use opd::learner::{Learner, Views};
-use opd::loss::{Objective, View};
+use opd::loss::{BLOCK_BYTES, ByRow, LossWorkspace, Objective, Rows, View, loss};
 use opd::sequences::Row;
 use opd::side::Side;
 use ptx::Cpu;
@@ -88,7 +88,7 @@ fn wide_model(cpu: &Cpu) -> Model {
 /// One test, so that nothing else allocates meanwhile: the other one of this file runs another process.
 #[test]
 fn logits_exist_for_a_block_of_rows_at_a_time() {
-    const { assert!(3 * BLOCK + SMALL < TOKENS * VOCAB * 4, "the bound is below one [tokens, vocab]") };
+    const { assert!(3 * BLOCK_BYTES + SMALL < TOKENS * VOCAB * 4, "the bound is below one [tokens, vocab]") };
     let cpu = Arc::new(Cpu::new(2));
     let mut draw = Stream::new(2, Purpose::Data, 0);
     let ids: Vec<u32> = (0..TOKENS).map(|_| draw.below(u32::try_from(VOCAB).expect("small"))).collect();
@@ -104,8 +104,8 @@ fn logits_exist_for_a_block_of_rows_at_a_time() {
     println!("scoring {TOKENS} tokens: {:.1} MB", held as f64 / 1e6);
     assert!(held < BLOCK + SMALL, "scoring held {held} bytes");
 
-    // Training compares two models at a time, and lays the gradient of a block's logits out for the head's matmuls. The
-    // sampler's model stands for the teacher too.
+    // Training holds two models' logits at a time, and lays the gradient of a tile out for the head's matmuls: three times
+    // what a workspace is given. The sampler's model stands for the teacher too.
     let model = engine.model();
     let rows = [Row { ids, prompt: 1 }];
     let (mut learner, mut side) = (Learner::new(model, TOKENS, 1), Side::new(model, TOKENS, 1));
@@ -118,7 +118,47 @@ fn logits_exist_for_a_block_of_rows_at_a_time() {
     });
     assert_eq!(usize::try_from(sums.expect("the loss is finite").tokens).expect("small"), TOKENS - 1);
     println!("training on {TOKENS} tokens: {:.1} MB", held as f64 / 1e6);
-    assert!(held < 3 * BLOCK + SMALL, "training held {held} bytes");
+    assert!(held < 3 * BLOCK_BYTES + SMALL, "training held {held} bytes");
+
+    // The loss alone against the tile's own figure, in whole rows and in vocabulary tiles.
+    let (count, width) = (100, 16);
+    let hidden: Vec<f32> = (0..count * width).map(|_| draw.normal()).collect();
+    let (targets, mut gradients) = (vec![7; count], Gradients::zeros(&model.config));
+    for bytes in [BLOCK_BYTES, 2 << 20] {
+        // Fresh threads: what products keep on each of them is part of the figure.
+        let cpu = Cpu::new(2);
+        let tile = LossWorkspace::within(bytes).tile(VOCAB);
+        let bound = tile.bytes(&cpu, width, 2);
+        let (held, (ws, sums)) = std::thread::scope(|scope| {
+            let run = || {
+                let view = View { head: model.head(), hidden: &hidden };
+                let rows = Rows {
+                    hidden: &hidden,
+                    targets: &targets,
+                    teacher: Some(view.into()),
+                    behaviour: Some(view.into()),
+                    reference: None,
+                    valid: VOCAB,
+                    weight: 0.01,
+                };
+                peak(|| {
+                    let (mut by_row, mut dhidden) = (ByRow::default(), Vec::new());
+                    let mut ws = LossWorkspace::within(bytes);
+                    let objective = Objective::Distill { kind: Kind::ReverseKl, inv_temp: 0.5 };
+                    let gradients = Some((&mut gradients, &mut dhidden));
+                    let sums = loss(&cpu, objective, model, rows, gradients, &mut by_row, &mut ws);
+                    (ws, sums)
+                })
+            };
+            scope.spawn(run).join().expect("it ran")
+        });
+        assert_eq!(sums.expect("the loss is finite").loss, 0.0, "the teacher is the student");
+        println!("{tile:?}: {:.2} MB held, {:.2} MB stated", held as f64 / 1e6, bound as f64 / 1e6);
+        // Beside the tile only what is held for each of the rows.
+        assert!(held <= bound + 64 * 1024, "{tile:?}: {held} bytes, {bound} stated");
+        assert!(held > bound / 2, "{tile:?}: {held} bytes, {bound} stated");
+        drop(ws);
+    }
 }
 
 /// Peak resident bytes of a process so far.

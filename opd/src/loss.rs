@@ -1,26 +1,33 @@
 //! Head and divergence together, over blocks of rows: logits exist for one block at a time, never `[tokens, vocab]`.
 //!
-//! For each block: the student's, the teacher's and the rollout's logits from their hidden rows; the exact mismatch; the
+//! What the fused kernel can do it does (`loss/kernel.rs`), on tiles of rows and vocabulary. For the rest, for each block: the student's, the teacher's and the rollout's logits from their hidden rows; the exact mismatch; the
 //! loss and its gradient in place of the student's logits; from that the gradients of hidden rows and head. What the
 //! rollout said about its own tokens (`logprobs_rollout`) is no input here: a dense loss has no use for it.
+
+mod kernel;
+
+use std::ops::Range;
 
 use engine::engine::{Engine, LOGIT_ROWS};
 use engine::model::{Gradients, Model};
 use ptx::Cpu;
 use ptx::cuda::CudaError;
-use ptx::ops::divergence::{self, Kind, RowStats};
+use ptx::ops::divergence::{self, Kind};
+use ptx::ops::head_divergence::Tile;
 use ptx::ops::linear::{self, Job, Packed};
 use ptx::ops::log_softmax;
 
 use crate::objective::{self, Moved, RowIn, RowOut};
 
-/// Bytes of logits held at a time for each of the up to four models, unless [`BLOCK_ROWS_MIN`] rows need more.
+/// Bytes of logits held at a time for a model: at most on the kernel, where two models' exist; off it up to four models'
+/// do, and [`BLOCK_ROWS_MIN`] rows may need more.
 pub const BLOCK_BYTES: usize = 32 << 20;
 
-/// Rows of logits held at a time whatever the vocabulary.
+/// Rows of logits held at a time off the kernel, whatever the vocabulary.
 pub const BLOCK_ROWS_MIN: usize = 64;
 
-/// Rows of a block. No bit depends on it: a row's loss is its own, and sums over rows go on from block to block.
+/// Rows of a block off the kernel. No bit depends on it: a row's loss is its own, and sums over rows go on from block to
+/// block.
 #[must_use]
 pub fn block_rows(vocab: usize) -> usize {
     (BLOCK_BYTES / (4 * vocab)).max(BLOCK_ROWS_MIN)
@@ -36,20 +43,20 @@ pub enum Objective {
         /// 1 / temperature, as in the rollout.
         inv_temp: f32,
     },
-    /// Any target and divergence at a temperature, in f64 unless it is one of the above.
+    /// Any target and divergence at a temperature, in f64 unless the kernel has it.
     Composed {
         /// Which.
         objective: objective::Objective,
         /// 1 / temperature, as in the rollout.
         inv_temp: f32,
     },
-    /// Cross-entropy of the given tokens.
-    Supervised,
     /// None: only the logprobs of the tokens are wanted.
     Logprobs {
         /// 1 / temperature, as in the rollout.
         inv_temp: f32,
     },
+    /// Cross-entropy of the given tokens.
+    Supervised,
 }
 
 /// Sums over the predicting rows of a micro-batch, in nats.
@@ -135,23 +142,9 @@ impl Logits<'_> {
                 logits(cpu, head, n, &hidden[first * width..(first + n) * width], into);
             }
             Logits::Several { views, of } => {
-                let of = &of[first..first + n];
                 let vocab = views.first().map_or(0, |view| view.head.n());
-                into.clear();
                 into.resize(n * vocab, 0.0);
-                let (mut hidden, mut made) = (Vec::new(), Vec::new());
-                for (model, View { head, hidden: all }) in views.iter().enumerate() {
-                    let own: Vec<usize> = (0..n).filter(|&row| of[row] == model).collect();
-                    hidden.clear();
-                    let width = head.k();
-                    own.iter().for_each(|&row| {
-                        hidden.extend_from_slice(&all[(first + row) * width..(first + row + 1) * width]);
-                    });
-                    logits(cpu, head, own.len(), &hidden, &mut made);
-                    for (from, &row) in made.chunks_exact(vocab).zip(&own) {
-                        into[row * vocab..(row + 1) * vocab].copy_from_slice(from);
-                    }
-                }
+                several(cpu, views, of, first..first + n, 0..vocab, into);
             }
             Logits::Step { engine, rows } => {
                 into.clear();
@@ -161,6 +154,32 @@ impl Logits<'_> {
             }
         }
         Ok(())
+    }
+}
+
+/// Logits `columns` of `rows` `[rows, columns]`, each row's from its own model; 0 where there is none. Columns begin a panel.
+fn several(
+    cpu: &Cpu,
+    views: &[View<'_>],
+    of: &[usize],
+    rows: Range<usize>,
+    columns: Range<usize>,
+    into: &mut [f32],
+) {
+    into.fill(0.0);
+    let (mut hidden, mut made) = (Vec::new(), Vec::new());
+    for (model, View { head, hidden: all }) in views.iter().enumerate() {
+        let own = || rows.clone().filter(|&row| of[row] == model);
+        let width = head.k();
+        hidden.clear();
+        own().for_each(|row| hidden.extend_from_slice(&all[row * width..(row + 1) * width]));
+        let count = hidden.len() / width;
+        made.resize(count * columns.len(), 0.0);
+        linear::forward_part(cpu, count, &hidden, head, columns.start, &mut made);
+        for (from, row) in made.chunks_exact(columns.len()).zip(own()) {
+            let at = row - rows.start;
+            into[at * columns.len()..(at + 1) * columns.len()].copy_from_slice(from);
+        }
     }
 }
 
@@ -204,15 +223,36 @@ pub struct ByRow {
 }
 
 /// Buffers of one block.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct LossWorkspace {
+    bytes: usize,
+    kernel: kernel::Workspace,
     student: Vec<f32>,
     other: Vec<f32>,
     reference: Vec<f32>,
     out: Vec<RowOut>,
     weights: Vec<f32>,
-    stats: Vec<RowStats>,
-    nll: Vec<f64>,
+}
+
+impl Default for LossWorkspace {
+    fn default() -> LossWorkspace {
+        LossWorkspace::within(BLOCK_BYTES)
+    }
+}
+
+impl LossWorkspace {
+    /// For up to `bytes` of one model's logits on the kernel. No bit depends on it.
+    #[must_use]
+    pub fn within(bytes: usize) -> LossWorkspace {
+        let (student, other, reference, out, weights) = (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        LossWorkspace { bytes, kernel: kernel::Workspace::default(), student, other, reference, out, weights }
+    }
+
+    /// How much of the logits exists at a time on the kernel.
+    #[must_use]
+    pub fn tile(&self, vocab: usize) -> Tile {
+        kernel::tile(self.bytes, vocab)
+    }
 }
 
 /// Why the loss cannot be computed.
@@ -245,20 +285,6 @@ pub fn loss(
     ws: &mut LossWorkspace,
 ) -> Result<Sums, LossError> {
     let (hidden, vocab, count) = (model.config.hidden, model.config.vocab, rows.targets.len());
-    // What the kernel can do it does, with the bits that it has always had.
-    let objective = match objective {
-        Objective::Composed { objective, inv_temp } => match objective.dense_kernel() {
-            Some(kind) => Objective::Distill { kind, inv_temp },
-            None => Objective::Composed { objective, inv_temp },
-        },
-        other => other,
-    };
-    let inv_temp = match objective {
-        Objective::Distill { inv_temp, .. }
-        | Objective::Composed { inv_temp, .. }
-        | Objective::Logprobs { inv_temp } => inv_temp,
-        Objective::Supervised => 1.0,
-    };
     by_row.logprobs.resize(count, 0.0);
     by_row.mismatch.resize(if rows.behaviour.is_some() { count } else { 0 }, 0.0);
     by_row.kl.resize(count, 0.0);
@@ -268,6 +294,15 @@ pub fn loss(
         dhidden.resize(count * hidden, 0.0);
     }
     by_row.moved.clear();
+    if let Some(kernel) = kernel::of(objective) {
+        let tile = ws.tile(vocab);
+        return kernel::loss(cpu, kernel, tile, model, rows, gradients, by_row, &mut ws.kernel);
+    }
+    let (objective, inv_temp) = match objective {
+        Objective::Composed { objective, inv_temp } => (Some(objective), inv_temp),
+        Objective::Logprobs { inv_temp } => (None, inv_temp),
+        Objective::Distill { .. } | Objective::Supervised => unreachable!("they have a kernel"),
+    };
     let mut sums = Sums::default();
     let widest = |logits: &Option<Logits<'_>>| logits.as_ref().map_or(0, Logits::vocab);
     let block = block_rows(vocab.max(widest(&rows.teacher)).max(widest(&rows.reference)));
@@ -276,14 +311,6 @@ pub fn loss(
         let input = &rows.hidden[first * hidden..(first + n) * hidden];
         let targets = &rows.targets[first..first + n];
         let fail = |row: usize, what: String| LossError::Row { row: first + row, token: targets[row.min(n - 1)], what };
-        ws.weights.clear();
-        ws.weights.resize(n, rows.weight);
-        let factors = rows.factors.map(|factors| &factors[first..first + n]);
-        if let Some(factors) = factors {
-            ws.weights.iter_mut().zip(factors).for_each(|(weight, factor)| *weight *= factor);
-        }
-        let factor = |row: usize| factors.map_or(1.0, |factors| f64::from(factors[row]));
-        ws.stats.resize(n, RowStats::default());
         logits(cpu, model.head(), n, input, &mut ws.student);
         let logprobs = &mut by_row.logprobs[first..first + n];
         log_softmax::gather(cpu, n, vocab, rows.valid, inv_temp, &ws.student, targets, logprobs)
@@ -298,67 +325,34 @@ pub fn loss(
             let out = &mut by_row.mismatch[first..first + n];
             divergence::kl(cpu, n, vocab, rows.valid, inv_temp, &ws.other, &ws.student, out)
                 .map_err(|e| fail(e.row(), e.to_string()))?;
-            if let Logits::Several { of, .. } = behaviour {
-                let rows = out.iter_mut().zip(&of[first..first + n]);
-                rows.filter(|(_, of)| **of == NO_MODEL).for_each(|(out, _)| *out = f64::NAN);
-            }
+            forget_missing(behaviour, first, out);
         }
-        match objective {
-            Objective::Distill { kind, .. } => {
-                let teacher = rows.teacher.as_mut().expect("a distillation objective comes with a teacher");
-                block_at(teacher, cpu, first, n, vocab, &mut ws.other)?;
-                let (student, other, stats) = (&mut ws.student, &ws.other, &mut ws.stats);
-                divergence::dense(cpu, kind, n, vocab, rows.valid, inv_temp, student, other, &ws.weights, stats)
-                    .map_err(|e| fail(e.row(), e.to_string()))?;
-                for (row, s) in ws.stats.iter().enumerate() {
-                    sums.add(&Sums {
-                        tokens: 1,
-                        loss: factor(row)
-                            * match kind {
-                                Kind::ReverseKl => s.kl_reverse,
-                                Kind::ForwardKl => s.kl_forward,
-                            },
-                        kl_reverse: s.kl_reverse,
-                        kl_forward: s.kl_forward,
-                        entropy: s.entropy_student,
-                    });
-                    by_row.kl[first + row] = s.kl_reverse;
-                }
-            }
-            Objective::Composed { objective, .. } => {
-                let teacher = rows.teacher.as_mut().expect("a distillation objective comes with a teacher");
-                block_at(teacher, cpu, first, n, vocab, &mut ws.other)?;
-                let mut reference = None;
-                if objective.target.needs_reference() {
-                    let logits = rows.reference.as_mut().expect("this target comes with a reference");
-                    block_at(logits, cpu, first, n, vocab, &mut ws.reference)?;
-                    reference = Some(&ws.reference[..]);
-                }
-                let draws = rows.draws.map(|draws| &draws[first..first + n]);
-                let others = RowIn { teacher: &ws.other, reference, tokens: targets, weights: &ws.weights, draws };
-                let (student, out) = (&mut ws.student, &mut ws.out);
-                objective::rows(cpu, objective, vocab, rows.valid, inv_temp, student, others, out)
-                    .map_err(|(row, what)| fail(row, what))?;
-                for (row, out) in ws.out.iter().enumerate() {
-                    let RowOut { loss, kl_reverse, kl_forward, entropy, moved } = *out;
-                    sums.add(&Sums { tokens: 1, loss: factor(row) * loss, kl_reverse, kl_forward, entropy });
-                    by_row.kl[first + row] = kl_reverse;
-                    by_row.moved.push(moved);
-                }
-            }
-            Objective::Supervised => {
-                ws.nll.resize(n, 0.0);
-                let (student, nll) = (&mut ws.student, &mut ws.nll);
-                divergence::cross_entropy(cpu, n, vocab, rows.valid, student, targets, &ws.weights, nll)
-                    .map_err(|e| fail(e.row(), e.to_string()))?;
-                for (row, &loss) in ws.nll.iter().enumerate() {
-                    sums.add(&Sums { tokens: 1, loss: factor(row) * loss, ..Sums::default() });
-                }
-            }
-            Objective::Logprobs { .. } => {
-                assert!(gradients.is_none(), "logprobs alone have no gradient");
-                sums.tokens += n as u64;
-            }
+        let Some(objective) = objective else {
+            assert!(gradients.is_none(), "logprobs alone have no gradient");
+            sums.tokens += n as u64;
+            continue;
+        };
+        weigh(&rows, first..first + n, &mut ws.weights);
+        let factors = rows.factors.map(|factors| &factors[first..first + n]);
+        let teacher = rows.teacher.as_mut().expect("a distillation objective comes with a teacher");
+        block_at(teacher, cpu, first, n, vocab, &mut ws.other)?;
+        let mut reference = None;
+        if objective.target.needs_reference() {
+            let logits = rows.reference.as_mut().expect("this target comes with a reference");
+            block_at(logits, cpu, first, n, vocab, &mut ws.reference)?;
+            reference = Some(&ws.reference[..]);
+        }
+        let draws = rows.draws.map(|draws| &draws[first..first + n]);
+        let others = RowIn { teacher: &ws.other, reference, tokens: targets, weights: &ws.weights, draws };
+        let (student, out) = (&mut ws.student, &mut ws.out);
+        objective::rows(cpu, objective, vocab, rows.valid, inv_temp, student, others, out)
+            .map_err(|(row, what)| fail(row, what))?;
+        for (row, out) in ws.out.iter().enumerate() {
+            let RowOut { loss, kl_reverse, kl_forward, entropy, moved } = *out;
+            let loss = factors.map_or(1.0, |factors| f64::from(factors[row])) * loss;
+            sums.add(&Sums { tokens: 1, loss, kl_reverse, kl_forward, entropy });
+            by_row.kl[first + row] = kl_reverse;
+            by_row.moved.push(moved);
         }
         if let Some((gradients, dhidden)) = &mut gradients {
             let dinput = &mut dhidden[first * hidden..(first + n) * hidden];
@@ -367,6 +361,23 @@ pub fn loss(
         }
     }
     Ok(sums)
+}
+
+/// Weights of some rows: the update's, times the row's factor.
+fn weigh(rows: &Rows<'_>, of: Range<usize>, into: &mut Vec<f32>) {
+    into.clear();
+    into.resize(of.len(), rows.weight);
+    if let Some(factors) = rows.factors {
+        into.iter_mut().zip(&factors[of]).for_each(|(weight, factor)| *weight *= factor);
+    }
+}
+
+/// Puts NaN in the place of what was compared with a model that is not there any more; `out` begins with row `first`.
+fn forget_missing(behaviour: &Logits<'_>, first: usize, out: &mut [f64]) {
+    if let Logits::Several { of, .. } = behaviour {
+        let rows = out.iter_mut().zip(&of[first..]);
+        rows.filter(|(_, of)| **of == NO_MODEL).for_each(|(out, _)| *out = f64::NAN);
+    }
 }
 
 /// Logits of rows `first .. first + n` of another model, laid out `[n, vocab]` as the student's.

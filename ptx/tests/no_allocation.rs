@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ptx::kv_tile::{KvCounts, KvPages, KvPagesMut, KvScale, KvShape, Span};
 use ptx::ops::divergence::{self, Kind, RowStats};
+use ptx::ops::head_divergence::{self, Kind as Fused};
+use ptx::ops::linear::{Packed, WeightScale};
 use ptx::ops::sample::{self, Params};
 use ptx::ops::{
     adamw, attention, embedding, grad_norm, kv_append, log_softmax, residual, rmsnorm, rope, round, swiglu,
@@ -46,6 +48,10 @@ fn warm_ops_allocate_nothing() {
     let hyper = adamw::AdamW { lr: 1e-3, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.1 };
     let alone = Cpu::new(1); // these keep scratch by thread, and on two it is chance which of them warms up
     let (mut picked, mut largest, mut nll) = (vec![0_u32; 8 * ROWS], vec![0.0; 8 * ROWS], vec![0.0; ROWS]);
+    let mut head = Packed::new(DType::F32, WeightScale::Channel, 4 * DIM, DIM);
+    head.set_rows(&alone, 0, &vec![0.01; 4 * DIM * DIM]);
+    let (mut dhead, mut ws) = (vec![0.0; 4 * DIM * DIM], head_divergence::Workspace::default());
+    let mut of_rows = vec![head_divergence::RowStats::default(); ROWS];
     let mut codes = vec![0; LEN];
     let mut stats = vec![RowStats::default(); ROWS];
     let scale = KvScale::Token;
@@ -70,6 +76,21 @@ fn warm_ops_allocate_nothing() {
         divergence::cross_entropy(&alone, ROWS, DIM, DIM, &mut x, &ids, &inv, &mut nll).unwrap();
         x.copy_from_slice(&a);
         divergence::dense(&alone, Kind::ReverseKl, ROWS, DIM, DIM, 1.0, &mut x, &b, &inv, &mut stats).unwrap();
+        for kind in [Fused::Reverse, Fused::Jsd { beta: 0.5 }, Fused::CrossEntropy] {
+            let side = |hidden| head_divergence::Head { weights: &head, hidden };
+            let input = head_divergence::Input {
+                student: side(&a),
+                teacher: Some(head_divergence::Side::Head(side(&b))),
+                rollout: Some(head_divergence::Side::Head(side(&a))),
+                targets: &ids,
+                weights: &inv,
+                valid: 4 * DIM - 3,
+                inv_temp: 1.0,
+            };
+            let gradients = Some(head_divergence::Gradients { hidden: &mut x, head: &mut dhead });
+            let tile = head_divergence::Tile { rows: 32, columns: 1024 };
+            head_divergence::run(&alone, kind, tile, input, gradients, &mut of_rows, &mut ws).unwrap();
+        }
         for (temperature, top_k, top_p, min_p) in
             [(0.0, 0, 1.0, 0.0), (0.7, 0, 1.0, 0.0), (1.0, 9, 0.9, 0.0), (1.0, 0, 0.9, 0.1)]
         {

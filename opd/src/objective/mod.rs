@@ -15,7 +15,9 @@ pub use divergence::Divergence;
 pub use rows::{RowIn, RowOut, rows};
 pub use target::{Moved, Target};
 
-use ptx::ops::divergence::Kind;
+use ptx::ops::head_divergence::Kind;
+
+use divergence::Direction;
 
 /// A target and a divergence from it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,15 +29,22 @@ pub struct Objective {
 }
 
 impl Objective {
-    /// The kernel that computes the same in f32, where the target is the teacher itself and the divergence a KL over the
+    /// The kernel that computes the same in f32, where the target is the teacher itself and the divergence is over the
     /// whole vocabulary.
     #[must_use]
-    pub fn dense_kernel(&self) -> Option<Kind> {
-        match (self.target.is_teacher(), self.divergence) {
-            (true, Divergence::Reverse) => Some(Kind::ReverseKl),
-            (true, Divergence::Forward) => Some(Kind::ForwardKl),
-            _ => None,
-        }
+    pub fn kernel(&self) -> Option<Kind> {
+        let kind = match self.divergence {
+            Divergence::Reverse => Kind::Reverse,
+            Divergence::Forward => Kind::Forward,
+            Divergence::Jsd { beta } => Kind::Jsd { beta },
+            Divergence::Skewed { direction: Direction::Reverse, alpha } => Kind::SkewedReverse { alpha },
+            Divergence::Skewed { direction: Direction::Forward, alpha } => Kind::SkewedForward { alpha },
+            Divergence::TopK { .. }
+            | Divergence::Sampled { .. }
+            | Divergence::HeadTail { .. }
+            | Divergence::Score => return None,
+        };
+        self.target.is_teacher().then_some(kind)
     }
 }
 

@@ -4,6 +4,7 @@ pub mod adamw;
 pub mod divergence;
 pub mod embedding;
 pub mod grad_norm;
+pub mod head_divergence;
 pub mod log_softmax;
 pub mod peak;
 pub mod residual;

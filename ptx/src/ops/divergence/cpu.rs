@@ -9,37 +9,39 @@ use crate::parallel::Parts;
 use crate::{Cpu, Isa};
 
 /// Up to this |ln(q/p)|, e^x is taken from x; beyond it p and q are far enough apart to be subtracted.
-const NEAR: f32 = 4.0;
+pub(crate) const NEAR: f32 = 4.0;
 
 /// One column of a pair of distributions.
-struct Pair {
-    p: f32,
-    q: f32,
+pub(crate) struct Pair {
+    pub(crate) p: f32,
+    pub(crate) q: f32,
     /// ln p and ln q.
-    lp: f32,
-    lq: f32,
+    pub(crate) lp: f32,
+    pub(crate) lq: f32,
+    /// Whether p and q are so near each other that `gain` has a small relative error.
+    pub(crate) near: bool,
     /// q - p.
-    gain: f32,
+    pub(crate) gain: f32,
     /// The column's terms of KL(p||q) and KL(q||p).
-    pq: f32,
-    qp: f32,
+    pub(crate) pq: f32,
+    pub(crate) qp: f32,
 }
 
 /// 0 where the probability is 0, whatever it is multiplied by.
 #[inline(always)]
-fn times(probability: f32, x: f32) -> f32 {
+pub(crate) fn times(probability: f32, x: f32) -> f32 {
     if probability == 0.0 { 0.0 } else { probability * x }
 }
 
 /// ln(q/p), from the difference of the z, which is exact when they are close.
 #[inline(always)]
-fn log_ratio(zp: f32, zq: f32, lse_gap: f32) -> f32 {
+pub(crate) fn log_ratio(zp: f32, zq: f32, lse_gap: f32) -> f32 {
     (zq - zp) - lse_gap
 }
 
 /// `lses` of p and q.
 #[inline(always)]
-fn pair(zp: f32, zq: f32, lses: (f32, f32)) -> Pair {
+pub(crate) fn pair(zp: f32, zq: f32, lses: (f32, f32)) -> Pair {
     let (lp, lq) = (zp - lses.0, zq - lses.1);
     let (p, q) = (exp(lp), exp(lq));
     let x = log_ratio(zp, zq, lses.1 - lses.0);
@@ -51,6 +53,7 @@ fn pair(zp: f32, zq: f32, lses: (f32, f32)) -> Pair {
         q,
         lp,
         lq,
+        near,
         gain: if near { p * first } else { gap },
         pq: if near { p * second } else { gap - times(p, x) },
         qp: if near { p * first.mul_add(x, -second) } else { times(q, x) - gap },
@@ -58,18 +61,26 @@ fn pair(zp: f32, zq: f32, lses: (f32, f32)) -> Pair {
 }
 
 /// The sums of a row.
-#[derive(Clone, Copy, Default)]
-struct Sums {
-    kl_pq: f64,
-    kl_qp: f64,
-    entropy_p: f64,
-    entropy_q: f64,
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sums {
+    pub(crate) kl_pq: f64,
+    pub(crate) kl_qp: f64,
+    pub(crate) entropy_p: f64,
+    pub(crate) entropy_q: f64,
 }
 
 by_isa! {
-    /// The sums over one row of p (the student) and q; with a scale in `forward`, p becomes scale * (p - q).
-    fn dense_sums(p: &mut [f32], q: &[f32], inv_temp: f32, lses: (f32, f32), forward: Option<f32>) -> Sums {
-        let mut sums = Sums::default();
+    /// The sums of what came before, whole tiles, and of these columns of p (the student) and q; with a scale in
+    /// `forward`, p becomes scale * (p - q).
+    pub(crate) fn dense_sums(
+        before: Sums,
+        p: &mut [f32],
+        q: &[f32],
+        inv_temp: f32,
+        lses: (f32, f32),
+        forward: Option<f32>,
+    ) -> Sums {
+        let mut sums = before;
         for (p, q) in p.chunks_mut(TILE).zip(q.chunks(TILE)) {
             let mut lanes = [[0.0_f32; LANES]; 4];
             let (p_blocks, p_rest) = p.as_chunks_mut::<LANES>();
@@ -141,7 +152,7 @@ fn kl_block(p: &[f32; LANES], q: &[f32; LANES], inv_temp: f32, lses: (f32, f32),
 
 by_isa! {
     /// p becomes scale * p (ln(p/q) - kl).
-    fn reverse_gradient(p: &mut [f32], q: &[f32], inv_temp: f32, lses: (f32, f32), scale: f32, kl: f32) {
+    pub(crate) fn reverse_gradient(p: &mut [f32], q: &[f32], inv_temp: f32, lses: (f32, f32), scale: f32, kl: f32) {
         let lse_gap = lses.1 - lses.0;
         for (x, q) in p.iter_mut().zip(q) {
             let (zp, zq) = (*x * inv_temp, q * inv_temp);
@@ -151,10 +162,10 @@ by_isa! {
 }
 
 by_isa! {
-    /// x becomes scale * softmax(x).
-    fn softmax(x: &mut [f32], lse: f32, scale: f32) {
+    /// x becomes scale * softmax(x * inv_temp).
+    pub(crate) fn softmax(x: &mut [f32], inv_temp: f32, lse: f32, scale: f32) {
         for x in x {
-            *x = scale * exp(*x - lse);
+            *x = scale * exp(*x * inv_temp - lse);
         }
     }
 }
@@ -199,7 +210,7 @@ fn dense_row(
     }
     let scale = weight * inv_temp;
     let forward = (kind == Kind::ForwardKl && weight != 0.0).then_some(scale);
-    let sums = dense_sums(isa, ids, teacher, inv_temp, lses, forward);
+    let sums = dense_sums(isa, Sums::default(), ids, teacher, inv_temp, lses, forward);
     let kl = match kind {
         Kind::ReverseKl => sums.kl_pq,
         Kind::ForwardKl => sums.kl_qp,
@@ -264,7 +275,7 @@ pub(super) fn cross_entropy(
         if weight == 0.0 {
             ids.fill(0.0);
         } else {
-            softmax(isa, ids, lse, weight);
+            softmax(isa, ids, 1.0, lse, weight);
             // p - 1 without cancellation for a target that is nearly certain; below e^-80 it is -1.
             ids[target] = weight * exp_rest(logprob.max(-80.0)).0;
         }

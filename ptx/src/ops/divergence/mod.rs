@@ -31,7 +31,7 @@ use super::log_softmax::{LogitError, check_block, check_targets, diagnose};
 use crate::Cpu;
 
 pub mod cases;
-mod cpu;
+pub(crate) mod cpu;
 pub mod naive;
 #[cfg(test)]
 mod tests;

@@ -47,6 +47,8 @@ pub(super) enum Right<'a> {
 /// One product C = A B with the scales of the right side, then per column plus bias.
 pub(super) struct Product<'a> {
     pub(super) right: Right<'a>,
+    /// The first panel of packed weights that takes part, where not all of their outputs do.
+    pub(super) first: usize,
     pub(super) columns: usize,
     pub(super) scales: Scales<'a>,
     pub(super) bias: Option<&'a [f32]>,
@@ -119,7 +121,7 @@ pub(super) fn stream(cpu: &Cpu, left: Left<'_>, products: &[Option<Product<'_>>]
             let first = unit * per_task(product);
             for panel in first..panels(product).min(first + per_task(product)) {
                 let mut sums = [[0.0; PANEL]; FEW];
-                stream_panel(isa, left, w, panel, &mut sums[..rows]);
+                stream_panel(isa, left, w, product.first + panel, &mut sums[..rows]);
                 for (row, sums) in sums[..rows].iter_mut().enumerate() {
                     finish(product, panel, sums);
                     c_row(product, row, panel).copy_from_slice(&sums[..width(product, panel)]);
@@ -257,7 +259,7 @@ fn block_task(
                     let a = &a[part * chain * sums.len()..][..right.len() * sums.len()];
                     let (share, shares) = ((tile - tiles.start) * parts + part, tiles.len() * parts);
                     let ahead = Ahead::share(next, bytes, share, shares, right.len());
-                    let scale = product.scales.of_block(panel, at + part * chain);
+                    let scale = product.scales.of_block(product.first + panel, at + part * chain);
                     advance(isa, a, Codes::F32(right), scale, &mut chains[..sums.len()], sums, ahead);
                 }
                 for (row, sums) in (start..end).zip(sums.iter_mut()) {
@@ -290,7 +292,7 @@ fn finish(product: &Product<'_>, panel: usize, sums: &mut [f32; PANEL]) {
         Scales::One | Scales::Block128 { .. } => (),
         Scales::Tensor(scale) => sums.iter_mut().for_each(|sum| *sum *= scale),
         Scales::Channel(scales) => {
-            for (sum, scale) in sums.iter_mut().zip(&scales[first..first + PANEL]) {
+            for (sum, scale) in sums.iter_mut().zip(&scales[product.first * PANEL + first..][..PANEL]) {
                 *sum *= scale;
             }
         }
@@ -305,14 +307,14 @@ fn finish(product: &Product<'_>, panel: usize, sums: &mut [f32; PANEL]) {
 /// Depths `at ..` of a panel of the right side as f32; `at` and all but the last length are multiples of [`BLOCK`].
 fn widen(isa: Isa, product: &Product<'_>, panel: usize, at: usize, out: &mut [[f32; PANEL]]) {
     match product.right {
-        Right::Outputs(w) => kernel::widen(isa, w.codes(panel, at, out.len()), out),
+        Right::Outputs(w) => kernel::widen(isa, w.codes(product.first + panel, at, out.len()), out),
         Right::Inputs(w) => {
             let (first, width) = (panel * PANEL, width(product, panel));
             let all = w.product_scales();
             let mut codes = [[0.0; PANEL]; PANEL];
             let mut square = [[0.0; PANEL]; PANEL];
             for (i, out) in out.chunks_mut(PANEL).enumerate() {
-                let from = at / PANEL + i;
+                let from = product.first + at / PANEL + i;
                 kernel::widen(isa, w.codes(from, first, width), &mut codes[..width]);
                 let scales = all.of_panel(from, first);
                 if let Ok(out) = out.try_into() {
@@ -345,7 +347,7 @@ by_isa! {
 fn upcoming(product: &Product<'_>, (panel, at, len): (usize, usize, usize)) -> Option<(*const u8, usize)> {
     match product.right {
         Right::Outputs(w) => {
-            let (place, group) = w.codes(panel, at, len).place();
+            let (place, group) = w.codes(product.first + panel, at, len).place();
             Some((place, group * len))
         }
         Right::Inputs(_) | Right::Rows(_) => None,

@@ -94,7 +94,21 @@ pub struct Codes8<'a> {
 /// # Panics
 /// When a shape does not fit.
 pub fn forward(cpu: &Cpu, m: usize, x: &[f32], jobs: &mut [Job<'_>]) {
-    forward_from(cpu, m, x.len(), Source::Rows(x), jobs);
+    check_jobs(m, x.len(), jobs);
+    forward_from(cpu, m, Source::Rows(x), 0, jobs);
+}
+
+/// The outputs `first ..` of [`forward`] alone, bit for bit: y\[m, n\] with as many as y has room for, without bias.
+///
+/// # Panics
+/// When a shape does not fit or `first` is no multiple of [`PANEL`].
+pub fn forward_part(cpu: &Cpu, m: usize, x: &[f32], w: &Packed, first: usize, y: &mut [f32]) {
+    assert_eq!(x.len(), m * w.k(), "x is not [{m}, {}]", w.k());
+    check_part(m, w, first, y.len());
+    if y.is_empty() {
+        return;
+    }
+    forward_from(cpu, m, Source::Rows(x), first / PANEL, &mut [Job { w, bias: None, y }]);
 }
 
 /// As [`forward`] of the values code x scale, bit for bit, without a copy of them.
@@ -107,11 +121,12 @@ pub fn forward_e4m3(cpu: &Cpu, m: usize, x: Codes8<'_>, jobs: &mut [Job<'_>]) {
         let is_power = scale.is_normal() && scale > 0.0 && scale.to_bits().trailing_zeros() >= f32::MANTISSA_DIGITS - 1;
         assert!(is_power || scale.is_nan(), "row {row} of x: its scale {scale:e} is no power of two");
     }
-    forward_from(cpu, m, x.codes.len(), Source::Codes(x), jobs);
+    check_jobs(m, x.codes.len(), jobs);
+    forward_from(cpu, m, Source::Codes(x), 0, jobs);
 }
 
-/// [`forward`] of `len` values from anywhere.
-fn forward_from(cpu: &Cpu, m: usize, len: usize, x: Source<'_>, jobs: &mut [Job<'_>]) {
+/// Panics unless the jobs take `m` rows out of `len` values and their outputs have room for all that they give.
+fn check_jobs(m: usize, len: usize, jobs: &[Job<'_>]) {
     let Some(k) = jobs.first().map(|job| job.w.k()) else { return };
     assert_eq!(len, m * k, "x is not [{m}, {k}]");
     for (i, job) in jobs.iter().enumerate() {
@@ -120,9 +135,23 @@ fn forward_from(cpu: &Cpu, m: usize, len: usize, x: Source<'_>, jobs: &mut [Job<
         assert_eq!(job.y.len(), m * n, "job {i}: y is not [{m}, {n}]");
         assert!(job.bias.is_none_or(|b| b.len() == n), "job {i}: the bias is not [{n}]");
     }
+}
+
+/// Panics unless `len` values are `m` rows of outputs `first ..` of `w`.
+fn check_part(m: usize, w: &Packed, first: usize, len: usize) {
+    assert!(first.is_multiple_of(PANEL), "output {first} begins no panel");
+    assert!(if m == 0 { len == 0 } else { len.is_multiple_of(m) }, "{len} values are no {m} rows");
+    let n = len.checked_div(m).unwrap_or(0);
+    assert!(first + n <= w.n(), "outputs {first}+{n} of {w:?}");
+}
+
+/// The products of `m` rows from anywhere with each job's weights from panel `first` on.
+fn forward_from(cpu: &Cpu, m: usize, x: Source<'_>, first: usize, jobs: &mut [Job<'_>]) {
+    let Some(k) = jobs.first().map(|job| job.w.k()) else { return };
     if m == 0 {
         return;
     }
+    let len = m * k;
     let tiling = Tiling::new(m, kernel::height(cpu.isa()));
     let few = m <= kernel::direct_rows(cpu.isa());
     let scaled = few && jobs.iter().any(|job| job.w.dtype() == DType::E4m3);
@@ -141,7 +170,8 @@ fn forward_from(cpu: &Cpu, m: usize, len: usize, x: Source<'_>, jobs: &mut [Job<
                 let products: [_; TOGETHER] = std::array::from_fn(|_| {
                     jobs.next().map(|job| Product {
                         right: Right::Outputs(job.w),
-                        columns: job.w.n(),
+                        first,
+                        columns: job.y.len() / m,
                         scales: job.w.product_scales(),
                         bias: job.bias,
                         c: Parts::new(job.y),
@@ -166,7 +196,28 @@ pub fn backward_input(cpu: &Cpu, m: usize, dy: &[f32], w: &Packed, dx: &mut [f32
     let (n, k) = (w.n(), w.k());
     assert_eq!(dy.len(), m * n, "dy is not [{m}, {n}]");
     assert_eq!(dx.len(), m * k, "dx is not [{m}, {k}]");
-    product(cpu, m, n, k, Source::Rows(dy), Right::Inputs(w), dx, accumulate);
+    product(cpu, m, n, k, Source::Rows(dy), Right::Inputs(w), 0, dx, accumulate);
+}
+
+/// The part of [`backward_input`] that the outputs `first ..` have, dy\[m, n\] being theirs alone. Parts that follow each
+/// other in ascending order, all but the first added to dx, leave the bits of the whole.
+///
+/// # Panics
+/// When a shape does not fit or `first` is no multiple of [`PANEL`].
+#[allow(clippy::too_many_arguments)]
+pub fn backward_input_part(
+    cpu: &Cpu,
+    m: usize,
+    dy: &[f32],
+    w: &Packed,
+    first: usize,
+    dx: &mut [f32],
+    accumulate: bool,
+) {
+    check_part(m, w, first, dy.len());
+    assert_eq!(dx.len(), m * w.k(), "dx is not [{m}, {}]", w.k());
+    let n = dy.len().checked_div(m).unwrap_or(0);
+    product(cpu, m, n, w.k(), Source::Rows(dy), Right::Inputs(w), first / PANEL, dx, accumulate);
 }
 
 /// dw\[n, k\] += dy\[m, n\]^T x\[m, k\], row-major.
@@ -177,10 +228,10 @@ pub fn backward_weight(cpu: &Cpu, m: usize, n: usize, k: usize, x: &[f32], dy: &
     assert_eq!(x.len(), m * k, "x is not [{m}, {k}]");
     assert_eq!(dy.len(), m * n, "dy is not [{m}, {n}]");
     assert_eq!(dw.len(), n * k, "dw is not [{n}, {k}]");
-    product(cpu, n, m, k, Source::Columns(dy), Right::Rows(x), dw, true);
+    product(cpu, n, m, k, Source::Columns(dy), Right::Rows(x), 0, dw, true);
 }
 
-/// One product of f32 `[rows, columns]` over `depth`.
+/// One product of f32 `[rows, columns]` over `depth`, with packed weights from panel `first` on.
 #[allow(clippy::too_many_arguments)]
 fn product(
     cpu: &Cpu,
@@ -189,6 +240,7 @@ fn product(
     columns: usize,
     left: Source<'_>,
     right: Right<'_>,
+    first: usize,
     c: &mut [f32],
     accumulate: bool,
 ) {
@@ -199,7 +251,7 @@ fn product(
     scratch::with::<PLAIN, _>(rows * depth, |pack| {
         tiles::pack(cpu, tiling, depth, left, 1.0, pack);
         let left = Left { tiling, depth, plain: pack, scaled: &[] };
-        let product = Product { right, columns, scales: Scales::One, bias: None, c: Parts::new(c), accumulate };
+        let product = Product { right, first, columns, scales: Scales::One, bias: None, c: Parts::new(c), accumulate };
         cpu::blocks(cpu, left, &[Some(product)]);
     });
 }

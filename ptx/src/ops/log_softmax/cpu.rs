@@ -85,12 +85,17 @@ pub(crate) fn padded(rest: &[f32]) -> [f32; LANES] {
     block
 }
 
+/// The mass of a row.
+pub(crate) fn row_mass(isa: Isa, row: &[f32], inv_temp: f32) -> Mass {
+    more_mass(isa, Mass::NONE, row, inv_temp)
+}
+
 by_isa! {
-    /// The mass of a row.
-    pub(crate) fn row_mass(row: &[f32], inv_temp: f32) -> Mass {
-// A loop and not a fold: a closure is compiled for the instruction set only if it happens to be inlined.
-        let mut mass = Mass::NONE;
-        for tile in row.chunks(TILE) {
+    /// The mass of what came before, whole tiles, and of these columns.
+    pub(crate) fn more_mass(before: Mass, columns: &[f32], inv_temp: f32) -> Mass {
+        // A loop and not a fold: a closure is compiled for the instruction set only if it happens to be inlined.
+        let mut mass = before;
+        for tile in columns.chunks(TILE) {
             mass = mass.and(Mass::of_tile(tile, inv_temp));
         }
         mass

@@ -4,6 +4,7 @@ mod activations;
 mod forward;
 mod gradient;
 mod packing;
+mod parts;
 mod tiles;
 
 use super::cases::{CASES, Case};
