@@ -119,6 +119,7 @@ impl<F: FnMut(Range<usize>, Range<usize>, &mut [f32]) -> Result<(), CudaError>> 
 }
 
 /// An engine's logits come as whole rows, [`LOGIT_ROWS`] at a time, whatever part is wanted.
+#[allow(clippy::type_complexity)] // a name for it could not say that it is one type
 fn source<'a>(
     cpu: &'a Cpu,
     logits: Logits<'a>,
