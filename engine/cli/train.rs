@@ -104,6 +104,12 @@ pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
     };
     say_eval(&before);
     let mut after = log.eval(|_| true)?.unwrap_or_else(|| before.clone());
+    // Whose completions the first updates train on, where that is the teacher.
+    let by_teacher = opd::train::Origin {
+        student: origin.teacher.clone(),
+        recipe_hash: trainer.teacher_recipe().unwrap_or_default(),
+        ..origin.clone()
+    };
     let mut lamp = config.loss.lambda.filter(|&lambda| lambda > 1.0);
     let mut live = Live::new(global, trainer.updates(), updates, after.accuracy);
     let every = u64::from(config.eval.every);
@@ -111,7 +117,8 @@ pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
     while trainer.updates() < updates {
         let sequences = config.sequences();
         let (report, rollouts) = trainer.update(&mut |done| live.sampled(done, sequences))?;
-        log.rollouts(report.update, &rollouts, &config, &origin)?;
+        let origin = if report.phase.is_some() { &by_teacher } else { &origin };
+        log.rollouts(report.update, &rollouts, &config, origin)?;
         let line = json!(report);
         log.metrics(&line)?;
         views.metrics(&line);
@@ -132,7 +139,7 @@ pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
         }
         let last = report.update == updates;
         if last || (every > 0 && report.update % every == 0) {
-            views.samples(&trainer, &rollouts, |at| rollout_line(report.update, &rollouts[at], &config, &origin));
+            views.samples(&trainer, &rollouts, |at| rollout_line(report.update, &rollouts[at], &config, origin));
             after = trainer.evaluate()?;
             let line = json!({"eval": after});
             log.metrics(&line)?;

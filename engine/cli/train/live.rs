@@ -40,7 +40,9 @@ pub fn line(state: &State, columns: usize) -> String {
         if let Some(accuracy) = state.accuracy {
             parts.push((3, format!("acc {:.1}%", 100.0 * accuracy)));
         }
-        parts.push((4, format!("D {:.1e}", last.mismatch_nats)));
+        if last.phase.is_none() {
+            parts.push((4, format!("D {:.1e}", last.mismatch_nats)));
+        }
         parts.push((6, format!("age {}", state.age)));
         parts.push((5, format!("tok/s roll {} teach {} train {}", rates.0, rates.1, rates.2)));
     }
@@ -171,6 +173,7 @@ mod tests {
             entropy: 1.0,
             mismatch_nats: 0.17,
             by_source: BySource { numerics: 0.17, staleness: 0.0 },
+            phase: None,
             age: None,
             dynamics: None,
             k3: 0.2,

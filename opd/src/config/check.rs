@@ -85,6 +85,14 @@ impl Config {
         if let Some(checkpoint) = &self.checkpoint {
             need("checkpoint.every", checkpoint.every, checkpoint.every > 0, "at least 1")?;
         }
+        if let Some(offline) = &self.offline {
+            let fits = (1..=self.updates).contains(&offline.updates);
+            need("offline.updates", offline.updates, fits, &format!("1 to `updates`, which is {}", self.updates))?;
+            let must = "\"sync\" with `offline`: stages beside updates sample the student from the first on";
+            need("schedule", "another", self.schedule == Schedule::Sync, must)?;
+            let must = "absent with `offline`: a teacher in another process scores and does not sample";
+            need("ring", "set", self.ring.is_none(), must)?;
+        }
         if let Some(dynamics) = &self.dynamics {
             need("dynamics.every", dynamics.every, dynamics.every > 0, "at least 1")?;
             need("dynamics.prompts", dynamics.prompts, dynamics.prompts > 0, "at least 1")?;

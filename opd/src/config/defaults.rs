@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{Checkpoint, Dynamics, Eval, InFlight, Precision, Rollout, Train};
+use super::{Checkpoint, Dynamics, Eval, InFlight, Offline, OfflineLoss, Precision, Rollout, Train};
 
 pub(super) fn updates() -> u32 {
     200
@@ -64,5 +64,11 @@ impl Default for Checkpoint {
 impl Default for Dynamics {
     fn default() -> Dynamics {
         Dynamics { every: 50, prompts: 32, continuations: 8, cut: 0.5 }
+    }
+}
+
+impl Default for Offline {
+    fn default() -> Offline {
+        Offline { updates: 20, loss: OfflineLoss::ForwardKl }
     }
 }

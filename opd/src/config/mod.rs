@@ -53,6 +53,10 @@
 //! beta1 = 0.9
 //! beta2 = 0.95
 //!
+//! [offline]                       # without it all updates are on-policy
+//! updates = 20                    # the first ones, on completions that the teacher samples
+//! loss = "forward-kl"             # or sft
+//!
 //! [eval]
 //! problems = 256
 //! every = 50                      # updates; 0 is only before and after
@@ -130,6 +134,9 @@ pub struct Config {
     /// How the student is updated.
     #[serde(default)]
     pub train: Train,
+    /// Whether the first updates train on the teacher's text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offline: Option<Offline>,
     /// How quality is measured on the way.
     #[serde(default)]
     pub eval: Eval,
@@ -246,6 +253,27 @@ pub struct Train {
     pub beta1: f64,
     /// The decay of the gradient's square.
     pub beta2: f64,
+}
+
+/// Updates on the teacher's text, before the on-policy ones.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Offline {
+    /// How many: the first ones of the run.
+    pub updates: u32,
+    /// What is minimised in them.
+    pub loss: OfflineLoss,
+}
+
+/// A loss on the teacher's text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OfflineLoss {
+    /// KL(teacher || student) over the vocabulary.
+    #[default]
+    ForwardKl,
+    /// Cross-entropy of the teacher's tokens.
+    Sft,
 }
 
 /// The precision of the trained student's forward pass.

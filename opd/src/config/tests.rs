@@ -24,7 +24,7 @@ fn the_documented_file_is_the_default() {
         example.lines().map(|line| line.trim_start_matches("//!").trim_start().to_string() + "\n").collect();
     let documented = parse(&example).unwrap();
     let smallest = "student = \"models/student\"\nteacher = \"models/teacher\"\nout = \"runs/first\"\n\
-        [task]\nname = \"modular-chain\"\n[checkpoint]\n[dynamics]\n";
+        [task]\nname = \"modular-chain\"\n[checkpoint]\n[dynamics]\n[offline]\n";
     assert_eq!(documented, parse(smallest).unwrap());
     assert_eq!(parse(SMALLEST).unwrap().out, Path::new("/here/runs/opd"));
     assert_eq!(parse(SMALLEST).unwrap().checkpoint, None);
@@ -216,6 +216,11 @@ fn errors_name_place_key_and_remedy() {
             "run.toml:7: `rollout.staleness_max` is 0; it must be at least 1 when `schedule` is \"async\"",
         ),
         (format!("schedule = {{}}\n{SMALLEST}"), "run.toml:1: `schedule.steps_off` is missing"),
+        (
+            format!("schedule = 'async'\n{SMALLEST}[offline]\nupdates = 3"),
+            "run.toml:1: `schedule` is another; it must be \"sync\" with `offline`",
+        ),
+        (with("[offline]\nupdates = 201"), "run.toml:6: `offline.updates` is 201; it must be 1 to `updates`, which is 200"),
         (format!("wait_s = 0\n{SMALLEST}"), "run.toml:1: `wait_s` is 0; it must be more than 0 and finite"),
         (
             format!("budget = 'of'\n{SMALLEST}"),
@@ -283,6 +288,7 @@ fn words_and_types_agree() {
         toml::Value::from("?").try_into::<LossWindow>().unwrap_err().to_string(),
         toml::Value::from("?").try_into::<LossRatio>().unwrap_err().to_string(),
         toml::Value::from("?").try_into::<InFlight>().unwrap_err().to_string(),
+        toml::Value::from("?").try_into::<OfflineLoss>().unwrap_err().to_string(),
         toml::Value::from("?").try_into::<Precision>().unwrap_err().to_string(),
     ];
     let quoted = listed.iter().flat_map(|error| error.split('`').skip(3).step_by(2));

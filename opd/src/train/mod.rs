@@ -10,6 +10,7 @@ mod dump;
 mod dynamics;
 mod folder;
 mod in_flight;
+mod offline;
 mod open;
 mod past;
 mod policy;
@@ -305,6 +306,9 @@ impl Trainer {
     /// rollouts as they come.
     pub fn update(&mut self, tick: &mut dyn FnMut(usize)) -> Result<(UpdateReport, Vec<(Asked, Rollout)>), TrainError> {
         let update = self.updates() + 1;
+        if let Some(kind) = self.offline_loss(update) {
+            return self.offline_update(update, kind, tick);
+        }
         let stages_before = self.stages.as_ref().map(|stages| (stages.busy_s(), stages.waited_s, stages.again));
         let mut watch = Stopwatch::start();
         let Batch { rollouts, rows, hidden, missing, mut teacher_s } = self.batch(update, tick)?;
@@ -398,6 +402,7 @@ impl Trainer {
         let report = UpdateReport {
             update,
             version: update,
+            phase: None,
             loss,
             kl_teacher: sums.kl_reverse / sums.tokens as f64,
             kl_forward: sums.kl_forward / sums.tokens as f64,

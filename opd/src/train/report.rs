@@ -18,6 +18,9 @@ pub struct UpdateReport {
     pub update: u64,
     /// Weights version after it.
     pub version: u64,
+    /// `offline` where it trained on the teacher's text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub phase: Option<&'static str>,
     /// Loss, nats per completion token.
     pub loss: f64,
     /// KL(student || teacher), nats per token.

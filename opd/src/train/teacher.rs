@@ -91,6 +91,15 @@ pub(super) fn score(teacher: &mut RemoteTeacher, groups: &[Vec<Row>], version: u
 }
 
 impl Trainer {
+    /// Hash of the recipe that the teacher runs in, where it is in this process.
+    #[must_use]
+    pub fn teacher_recipe(&self) -> Option<String> {
+        match &self.teacher {
+            Teacher::Here { engine, .. } => Some(engine.recipe().hash()),
+            Teacher::Remote(..) | Teacher::Staged(_) => None,
+        }
+    }
+
     /// Hidden rows of a teacher elsewhere; none where it is here.
     pub(super) fn hidden_of(&mut self, update: u64, rows: &[Row]) -> Result<Option<Vec<f32>>, TrainError> {
         let failed = |source| TrainError::Wait { update, source };
