@@ -14,16 +14,8 @@ use opd::side::Side;
 use ptx::Cpu;
 
 const FULL: [(&str, Shape, usize); 2] = [
-    (
-        "107m",
-        Shape { hidden: 768, layers: 12, heads: 12, kv_heads: 4, head_dim: 64, ffn: 2304, vocab: 32_000 },
-        7,
-    ),
-    (
-        "0.6b",
-        Shape { hidden: 1024, layers: 28, heads: 16, kv_heads: 8, head_dim: 128, ffn: 3072, vocab: 151_936 },
-        5,
-    ),
+    ("107m", Shape { hidden: 768, layers: 12, heads: 12, kv_heads: 4, head_dim: 64, ffn: 2304, vocab: 32_000 }, 7),
+    ("0.6b", Shape { hidden: 1024, layers: 28, heads: 16, kv_heads: 8, head_dim: 128, ffn: 3072, vocab: 151_936 }, 5),
 ];
 const SMOKE: [(&str, Shape, usize); 1] =
     [("smoke", Shape { hidden: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 96, vocab: 256 }, 2)];
@@ -66,7 +58,8 @@ fn main() {
             let tokens = (ROWS * LEN) as f64;
             let rate = |at: usize| tokens / median(&seconds[at]);
             let ratio = |at: usize| {
-                let ratios: Vec<f64> = seconds[0].iter().zip(&seconds[at]).map(|(prefill, own)| prefill / own).collect();
+                let ratios: Vec<f64> =
+                    seconds[0].iter().zip(&seconds[at]).map(|(prefill, own)| prefill / own).collect();
                 let (least, most) = ratios.iter().fold((f64::MAX, 0.0_f64), |(a, b), &r| (a.min(r), b.max(r)));
                 format!("{:.2} of prefill ({least:.2} to {most:.2})", median(&ratios))
             };

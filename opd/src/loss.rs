@@ -158,14 +158,7 @@ impl Logits<'_> {
 }
 
 /// Logits `columns` of `rows` `[rows, columns]`, each row's from its own model; 0 where there is none. Columns begin a panel.
-fn several(
-    cpu: &Cpu,
-    views: &[View<'_>],
-    of: &[usize],
-    rows: Range<usize>,
-    columns: Range<usize>,
-    into: &mut [f32],
-) {
+fn several(cpu: &Cpu, views: &[View<'_>], of: &[usize], rows: Range<usize>, columns: Range<usize>, into: &mut [f32]) {
     into.fill(0.0);
     let (mut hidden, mut made) = (Vec::new(), Vec::new());
     for (model, View { head, hidden: all }) in views.iter().enumerate() {

@@ -220,7 +220,10 @@ fn errors_name_place_key_and_remedy() {
             format!("schedule = 'async'\n{SMALLEST}[offline]\nupdates = 3"),
             "run.toml:1: `schedule` is another; it must be \"sync\" with `offline`",
         ),
-        (with("[offline]\nupdates = 201"), "run.toml:6: `offline.updates` is 201; it must be 1 to `updates`, which is 200"),
+        (
+            with("[offline]\nupdates = 201"),
+            "run.toml:6: `offline.updates` is 201; it must be 1 to `updates`, which is 200",
+        ),
         (format!("wait_s = 0\n{SMALLEST}"), "run.toml:1: `wait_s` is 0; it must be more than 0 and finite"),
         (
             format!("budget = 'of'\n{SMALLEST}"),
@@ -270,6 +273,8 @@ fn words_and_types_agree() {
             let beside = match (words.key, word) {
                 ("loss.kind", "head-tail") => "loss.support=student-top-k",
                 ("rollout.in_flight", _) => "schedule=async",
+                ("loss.window", _) => "loss.weight=mask",
+                ("loss.ratio", _) => "loss.kind=grpo",
                 _ => "seed=0",
             };
             parse_with(SMALLEST, &[beside, &format!("{}={word}", words.key), "task={name='copy'}"]).unwrap();

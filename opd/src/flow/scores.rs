@@ -90,7 +90,10 @@ impl Teacher for RemoteTeacher {
             match self.ring.as_mut().expect("the run is not over").receive() {
                 Ok(Received::Hidden(hidden)) => return Ok(Ok(hidden)),
                 Ok(other) => {
-                    let what = format!("{}, and a run takes hidden rows: start `leeway teach` with --payload hidden", other.kind());
+                    let what = format!(
+                        "{}, and a run takes hidden rows: start `leeway teach` with --payload hidden",
+                        other.kind()
+                    );
                     return Err(TeachError::Payload { what });
                 }
                 Err(TeachError::Missing { why, .. }) => return Ok(Err(why)),

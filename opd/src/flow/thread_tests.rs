@@ -170,7 +170,8 @@ fn a_late_teacher_is_waited_for_and_a_dead_one_is_not() {
     let setup = Setup::new();
     let start = |dead_from: usize, wait_s: f64| {
         let delay = Duration::from_millis(30);
-        let teacher: Box<dyn Teacher> = Box::new(Late { delay, dead_from, asked: VecDeque::new(), scored: 0, width: 32 });
+        let teacher: Box<dyn Teacher> =
+            Box::new(Late { delay, dead_from, asked: VecDeque::new(), scored: 0, width: 32 });
         Stages::start(Start {
             engine: setup.engine(),
             teacher: Some(teacher),

@@ -182,8 +182,8 @@ mod tests {
         for divergence in [Divergence::Reverse, Divergence::Forward, jsd(0.5), jsd(0.05), jsd(1.0), reverse, forward] {
             let objective = objective::Objective { target: Target::Teacher, divergence };
             let mut dlogits = logits(&student);
-            let (weights, teacher) = ([weight; ROWS], logits(&teacher));
-            let others = RowIn { teacher: &teacher, reference: None, tokens: &targets, weights: &weights, draws: None };
+            let (weights, other) = ([weight; ROWS], logits(&teacher));
+            let others = RowIn { teacher: &other, reference: None, tokens: &targets, weights: &weights, draws: None };
             let mut rows = Vec::new();
             objective::rows(&cpu, objective, VOCAB, valid, inv_temp, &mut dlogits, others, &mut rows).unwrap();
             let mut want = vec![0.0; ROWS * HIDDEN];

@@ -39,10 +39,9 @@ impl Objective {
             Divergence::Jsd { beta } => Kind::Jsd { beta },
             Divergence::Skewed { direction: Direction::Reverse, alpha } => Kind::SkewedReverse { alpha },
             Divergence::Skewed { direction: Direction::Forward, alpha } => Kind::SkewedForward { alpha },
-            Divergence::TopK { .. }
-            | Divergence::Sampled { .. }
-            | Divergence::HeadTail { .. }
-            | Divergence::Score => return None,
+            Divergence::TopK { .. } | Divergence::Sampled { .. } | Divergence::HeadTail { .. } | Divergence::Score => {
+                return None;
+            }
         };
         self.target.is_teacher().then_some(kind)
     }

@@ -8,7 +8,7 @@ use engine::rollout::{Finish, Limits, Request, Rollout};
 use ptx::ops::divergence::Kind;
 
 use super::report::{BySource, Mismatch};
-use super::{Batch, Trainer, TrainError, UpdateReport, rows_of};
+use super::{Batch, TrainError, Trainer, UpdateReport, rows_of};
 use crate::clock::Stopwatch;
 use crate::config::OfflineLoss;
 use crate::eval::{PromptFailed, collect};
@@ -125,11 +125,7 @@ impl Trainer {
         let requests: Vec<Request> = asked
             .iter()
             .zip(first..)
-            .map(|(asked, prompt)| Request {
-                prompt: asked.prompt.clone(),
-                first_sample: prompt * n,
-                ..base.clone()
-            })
+            .map(|(asked, prompt)| Request { prompt: asked.prompt.clone(), first_sample: prompt * n, ..base.clone() })
             .collect();
         let pages = self.policy.kv().pages();
         let engine = self.teacher.engine().expect("a run file with `offline` has its teacher here");
