@@ -138,6 +138,8 @@ fn logits_exist_for_a_block_of_rows_at_a_time() {
                     teacher: Some(view.into()),
                     behaviour: Some(view.into()),
                     reference: None,
+                    factors: None,
+                    draws: None,
                     valid: VOCAB,
                     weight: 0.01,
                 };
