@@ -59,6 +59,8 @@ fn main() {
                 teacher: view(&teacher[..]),
                 behaviour: if case.rollout { view(&rollout[..]) } else { None },
                 reference: None,
+                factors: None,
+                draws: None,
                 valid: vocab,
                 weight: 1.0 / rows as f32,
             };

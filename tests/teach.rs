@@ -161,7 +161,8 @@ fn scores_are_those_of_the_model_here() {
         let promised = page.lines().find_map(|line| line.strip_prefix("| `teach` | `")).expect("its row");
         let mut promised: Vec<&str> = promised.trim_end_matches("` |").split_whitespace().collect();
         let mut keys: Vec<&String> = said.as_object().expect("an object").keys().collect();
-        (promised.sort_unstable(), keys.sort_unstable());
+        promised.sort_unstable();
+        keys.sort_unstable();
         assert_eq!(keys, promised, "docs/formats.md");
         for path in [bench.ring.clone(), requests_path(&bench.ring)] {
             std::fs::remove_file(path).expect("removed");

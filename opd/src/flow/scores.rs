@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, TryRecvError};
+use crossbeam_channel::{Receiver, Sender};
 use engine::model::Model;
 use ptx::Cpu;
 
@@ -145,10 +145,7 @@ fn work(
             ended = next.is_none();
             next
         } else if pending.len() < teacher.window() {
-            match from.try_recv() {
-                Ok(out) => Some(out),
-                Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
-            }
+            from.try_recv().ok()
         } else {
             None
         };

@@ -267,7 +267,7 @@ impl Trainer {
             let engine =
                 Engine::open(&device, teacher_config, identity, 0, &mut &teacher, PAGE_LEN, pages, teacher_vocab)
                     .map_err(failed("teacher", &config.teacher))?;
-            Teacher::Here { side: Beside::new(&engine, micro_tokens, rows), engine }
+            Teacher::Here { side: Beside::new(&engine, micro_tokens, rows), engine: Box::new(engine) }
         };
         let reference = match (reference, &reference_dir) {
             (Some(checkpoint), Some(dir)) => {

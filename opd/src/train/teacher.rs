@@ -17,7 +17,7 @@ use crate::teach::TeachError;
 #[derive(Debug)]
 pub(super) enum Teacher {
     /// In this process. The scoring stage shares its weights, where there is one on the CPU.
-    Here { engine: Engine, side: Beside },
+    Here { engine: Box<Engine>, side: Beside },
     /// In another process, which is asked in turn with everything else. Its head is here.
     Remote(Box<RemoteTeacher>, Arc<Packed>),
     /// In another process, in the hands of the scoring stage.

@@ -57,10 +57,7 @@ mod tests {
     #[test]
     fn whole_head() {
         let on = [0, 1, 2, 3];
-        crate::objective::check::differences(
-            |lp, lt, g| row(&on, 0.7, lp, lt, g),
-            |lp, lt| crate::objective::kl(lp, lt),
-        );
+        crate::objective::check::differences(|lp, lt, g| row(&on, 0.7, lp, lt, g), crate::objective::kl);
     }
 
     /// Of the surrogate with the draw's probability held fixed: f_a is ln p_a - ln t_a, weighted by p_a over its value.
