@@ -89,7 +89,8 @@ impl Config {
             let fits = (1..=self.updates).contains(&offline.updates);
             need("offline.updates", offline.updates, fits, &format!("1 to `updates`, which is {}", self.updates))?;
             let must = "\"sync\" with `offline`: stages beside updates sample the student from the first on";
-            need("schedule", "another", self.schedule == Schedule::Sync, must)?;
+            let spelled = if self.schedule == Schedule::Async { "\"async\"" } else { "{ steps_off = .. }" };
+            need("schedule", spelled, self.schedule == Schedule::Sync, must)?;
             let must = "absent with `offline`: a teacher in another process scores and does not sample";
             need("ring", "set", self.ring.is_none(), must)?;
         }

@@ -181,7 +181,7 @@ pub(super) fn parse(
         return Err(ConfigError::Range { at: origins.at("out"), fault });
     }
     config.out = here.join(&config.out);
-    config.ring = config.ring.map(|ring| here.join(ring));
+    config.ring = config.ring.map(|ring| if ring.as_os_str().is_empty() { ring } else { here.join(ring) });
     config.check().map_err(|fault| ConfigError::Range { at: origins.at(&fault.key), fault })?;
     Ok(config)
 }

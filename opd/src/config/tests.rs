@@ -218,12 +218,13 @@ fn errors_name_place_key_and_remedy() {
         (format!("schedule = {{}}\n{SMALLEST}"), "run.toml:1: `schedule.steps_off` is missing"),
         (
             format!("schedule = 'async'\n{SMALLEST}[offline]\nupdates = 3"),
-            "run.toml:1: `schedule` is another; it must be \"sync\" with `offline`",
+            "run.toml:1: `schedule` is \"async\"; it must be \"sync\" with `offline`",
         ),
         (
             with("[offline]\nupdates = 201"),
             "run.toml:6: `offline.updates` is 201; it must be 1 to `updates`, which is 200",
         ),
+        (format!("ring = ''\n{SMALLEST}"), "run.toml:1: `ring` is \"\"; it must be the path of a ring"),
         (format!("wait_s = 0\n{SMALLEST}"), "run.toml:1: `wait_s` is 0; it must be more than 0 and finite"),
         (
             format!("budget = 'of'\n{SMALLEST}"),
