@@ -2,7 +2,7 @@
 //! asynchronous one next to nothing; and the time to a quality on the quickstart, both with all cores.
 //!
 //! Time is the learner's: what it computes and what it waits for, update by update, from `metrics.jsonl`; so opening and
-//! evaluating are left out. The delay is that of `leeway teach --delay`, half an update's time spread over its answers.
+//! evaluating are left out. The delay is that of `leeway teach --delay`, half an update's time from request to answer.
 
 mod common;
 
@@ -64,7 +64,16 @@ fn with_teacher(dir: &Path, schedule: &str, updates: u32, delay: f64) -> f64 {
         drop(std::fs::remove_file(dir.join(format!("ring{end}"))));
     }
     let mut teach = leeway();
-    teach.args(["teach", "--model", "examples/quickstart/teacher", "--precision", "bf16", "--quiet", "--slots", "256"]);
+    teach.args([
+        "teach",
+        "--model",
+        "examples/quickstart/teacher",
+        "--precision",
+        "bf16",
+        "--quiet",
+        "--slots",
+        "1024",
+    ]);
     teach.args(["--delay", &delay.to_string()]).arg("--ring").arg(&ring);
     let mut teach = teach.stdout(Stdio::null()).spawn().expect("the binary runs");
     let more = [format!("--teacher=ring:{}", ring.display()), format!("--set=schedule={schedule}")];
@@ -93,7 +102,7 @@ fn main() {
         let (mut sync, mut ahead) = (Vec::new(), Vec::new());
         for _ in 0..rounds {
             let plain = with_teacher(dir, "sync", updates, 0.0);
-            let delay = 0.5 * plain / f64::from(BATCH * SAMPLES);
+            let delay = 0.5 * plain;
             sync.push(with_teacher(dir, "sync", updates, delay) / plain);
             let plain = with_teacher(dir, "async", updates, 0.0);
             ahead.push(with_teacher(dir, "async", updates, delay) / plain);

@@ -34,7 +34,7 @@ pub struct TeachArgs {
     /// Tokens of the longest sequence; what the model takes, at most 4096, unless given. Rings are made for it.
     #[arg(long, value_name = "N")]
     max_tokens: Option<usize>,
-    /// Seconds that every answer is held back: to see what a slow teacher costs a run.
+    /// Seconds that every answer takes at least, from when it was asked for: to see what a slow teacher costs a run.
     #[arg(long, value_name = "S", default_value_t = 0.0)]
     delay: f64,
     /// Blocks under way in each ring that is made: a power of two.

@@ -27,8 +27,9 @@ pub(crate) trait Teacher: Send {
     /// Asks for the scores of a group that was sampled up to weights version `version`.
     fn ask(&mut self, rows: &[Row], version: u64) -> Result<(), TeachError>;
 
-    /// Those of the oldest group that was asked for.
-    fn answer(&mut self) -> Result<Answer, TeachError>;
+    /// Those of the oldest group that was asked for; none where they are not there yet. It is called again then, so it need
+    /// not wait long: what is sampled meanwhile is asked for in between.
+    fn answer(&mut self) -> Result<Option<Answer>, TeachError>;
 
     /// The run is over: nothing more is asked.
     fn finish(&mut self) {}
@@ -58,8 +59,8 @@ impl Teacher for LocalTeacher {
         Ok(())
     }
 
-    fn answer(&mut self) -> Result<Answer, TeachError> {
-        Ok(Ok(self.answers.pop_front().expect("it was asked")))
+    fn answer(&mut self) -> Result<Option<Answer>, TeachError> {
+        Ok(Some(Ok(self.answers.pop_front().expect("it was asked"))))
     }
 }
 
@@ -68,12 +69,16 @@ impl Teacher for LocalTeacher {
 pub(crate) struct RemoteTeacher {
     /// Until it is let go.
     pub ring: Option<RingTeacher>,
-    /// Seconds that a teacher which is gone is waited for: it may be started again.
+    /// Seconds that a teacher which is late or gone is waited for: it may be started again.
     pub wait_s: f64,
+    /// Since when nothing came.
+    pub since: Option<Stopwatch>,
 }
 
 /// Groups under way to a teacher elsewhere: enough that it never waits for the learner's turn.
-const REMOTE_WINDOW: usize = 64;
+const REMOTE_WINDOW: usize = 256;
+/// How long an answer is waited for before it is looked whether there is something new to ask.
+const POLL: Duration = Duration::from_millis(2);
 
 impl Teacher for RemoteTeacher {
     fn window(&self) -> usize {
@@ -84,26 +89,32 @@ impl Teacher for RemoteTeacher {
         self.ring.as_mut().expect("the run is not over").send(rows, u32::try_from(version).unwrap_or(u32::MAX))
     }
 
-    fn answer(&mut self) -> Result<Answer, TeachError> {
-        let watch = Stopwatch::start();
-        loop {
-            match self.ring.as_mut().expect("the run is not over").receive() {
-                Ok(Received::Hidden(hidden)) => return Ok(Ok(hidden)),
-                Ok(other) => {
-                    let what = format!(
-                        "{}, and a run takes hidden rows: start `leeway teach` with --payload hidden",
-                        other.kind()
-                    );
-                    return Err(TeachError::Payload { what });
-                }
-                Err(TeachError::Missing { why, .. }) => return Ok(Err(why)),
-                // What was asked is kept in the ring, and a teacher that is started again answers it.
-                Err(TeachError::Dead { .. }) if watch.elapsed_s() < self.wait_s => {
-                    std::thread::sleep(Duration::from_millis(50));
-                }
-                Err(error) => return Err(error),
+    fn answer(&mut self) -> Result<Option<Answer>, TeachError> {
+        let ring = self.ring.as_mut().expect("the run is not over");
+        let waited_s = self.since.get_or_insert_with(Stopwatch::start).elapsed_s();
+        let answer = match ring.receive_within(POLL) {
+            Ok(Received::Hidden(hidden)) => Ok(hidden),
+            Ok(other) => {
+                let what = format!(
+                    "{}, and a run takes hidden rows: start `leeway teach` with --payload hidden",
+                    other.kind()
+                );
+                return Err(TeachError::Payload { what });
             }
-        }
+            Err(TeachError::Missing { why, .. }) => Err(why),
+            Err(TeachError::Deadline { .. }) if waited_s < self.wait_s => return Ok(None),
+            // What was asked is kept in the ring, and a teacher that is started again answers it.
+            Err(TeachError::Dead { .. }) if waited_s < self.wait_s => {
+                std::thread::sleep(POLL);
+                return Ok(None);
+            }
+            Err(TeachError::Deadline { what, peer, .. }) => {
+                return Err(TeachError::Deadline { what, waited: Duration::from_secs_f64(waited_s), peer });
+            }
+            Err(error) => return Err(error),
+        };
+        self.since = None;
+        Ok(Some(answer))
     }
 
     fn finish(&mut self) {
@@ -174,12 +185,19 @@ fn work(
             Some(Out::Failed(broken)) => Some(In::Failed(broken)),
             None => None,
         };
+        // One answer, or all of them where something has to go after them.
         let all = passed.is_some();
-        while let Some(of) = pending.pop_front() {
+        while !pending.is_empty() {
             let watch = Stopwatch::start();
             let answer = teacher.answer()?;
             timed(watch);
-            let scored = match of {
+            let Some(answer) = answer else {
+                if all {
+                    continue;
+                }
+                break;
+            };
+            let scored = match pending.pop_front().expect("not empty") {
                 Pending::Group(sampled) => {
                     let hidden = answer.map_or_else(Hidden::Missing, Hidden::Rows);
                     In::Scored(Scored { sampled, hidden })

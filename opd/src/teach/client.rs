@@ -192,11 +192,22 @@ impl RingTeacher {
     /// # Panics
     /// When nothing was asked for.
     pub fn receive(&mut self) -> Result<Received, TeachError> {
+        self.receive_within(self.deadline)
+    }
+
+    /// The same, which waits for no block longer than `patience`.
+    ///
+    /// # Errors
+    /// As [`RingTeacher::receive`].
+    ///
+    /// # Panics
+    /// When nothing was asked for.
+    pub fn receive_within(&mut self, patience: Duration) -> Result<Received, TeachError> {
         assert!(!self.batches.is_empty(), "no micro-batch was asked for");
         while !self.batches[0].left.is_empty() {
             self.pump()?;
             self.requests.beat();
-            let patience = Patience::until(self.deadline).unless_silent(self.deadline);
+            let patience = Patience::until(patience).unless_silent(self.deadline);
             let due = self.scores.next();
             let what = || format!("the scores of request {due}");
             match self.scores.receive(patience) {

@@ -1,5 +1,6 @@
 //! The teacher's loop: a request, its scores under the same number, then the request is done.
 
+use std::collections::VecDeque;
 use std::path::Path;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use bridge::{Consumer, Draft, Geometry, Kind, Lease, Meta, Patience, Producer, R
 
 use super::scorer::Scorer;
 use super::{TeachError, requests_path};
+use crate::clock::Stopwatch;
 use crate::sequences::Row;
 
 /// How long it waits before it gives another sign of life in both rings.
@@ -42,6 +44,10 @@ pub struct Server {
     requests: Consumer,
     done: Done,
     delay: Duration,
+}
+
+fn seconds(since: &Stopwatch) -> Duration {
+    Duration::from_secs_f64(since.elapsed_s())
 }
 
 /// A request of the sampled kind that has no scores yet.
@@ -89,7 +95,7 @@ impl Server {
         Ok(server)
     }
 
-    /// The same teacher, which holds every answer back for so long: to see what a slow one costs a run.
+    /// The same teacher, which holds every answer back until its request is so old: to see what a slow one costs a run.
     #[must_use]
     pub fn delayed(self, delay: Duration) -> Server {
         Server { delay, ..self }
@@ -107,15 +113,29 @@ impl Server {
     /// The rings are damaged.
     pub fn serve(&mut self, mut refused: impl FnMut(u64, &str)) -> Result<Done, TeachError> {
         let mut learner = false;
+        // Requests whose answers are held back, with the time since they came.
+        let mut held: VecDeque<(Lease, Stopwatch)> = VecDeque::new();
         loop {
             self.scores.beat();
             learner |= self.requests.peer().holds_role || self.done.requests > 0;
-            match self.requests.receive(Patience::until(BEAT)) {
-                Ok(Some(lease)) => self.answer(&lease, &mut refused)?,
-                Ok(None) if learner => return Ok(self.done),
-                // The end that an earlier learner said; another one may come.
-                Ok(None) => std::thread::sleep(BEAT),
+            let waits = held.front().map(|(_, since)| self.delay.saturating_sub(seconds(since)));
+            if waits == Some(Duration::ZERO) {
+                let (lease, _) = held.pop_front().expect("it was just there");
+                self.answer(&lease, &mut refused)?;
+                continue;
+            }
+            match self.requests.receive(Patience::until(waits.unwrap_or(BEAT).min(BEAT))) {
+                Ok(Some(lease)) if self.delay.is_zero() => self.answer(&lease, &mut refused)?,
+                Ok(Some(lease)) => held.push_back((lease, Stopwatch::start())),
+                Ok(None) if learner && held.is_empty() => return Ok(self.done),
+                // The end is said, and what came before it is still to be answered; or an earlier learner said it, and
+                // another one may come.
+                Ok(None) => std::thread::sleep(waits.unwrap_or(BEAT)),
                 Err(ReceiveError::Corrupt { number, why }) => {
+                    // Answers are in the order of the requests.
+                    for (lease, _) in held.drain(..) {
+                        self.answer(&lease, &mut refused)?;
+                    }
                     refused(number, &why.to_string());
                     self.answer_lost()?;
                 }
@@ -141,7 +161,6 @@ impl Server {
         } else {
             self.scorer.run(&row, asked.temperature)
         };
-        std::thread::sleep(self.delay);
         let count = if run.is_ok() { row.targets().len() } else { row.ids.len() };
         let first = row.ids.len() - count;
         let meta = Meta {

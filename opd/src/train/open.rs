@@ -256,7 +256,7 @@ impl Trainer {
             let ring = RingTeacher::connect(&cpu, ring, &teacher, expected, wait)?;
             let head = ring.head();
             // It is given up before the learner gives up waiting for it, so that its own reason is told.
-            let teacher = RemoteTeacher { ring: Some(ring), wait_s: 0.9 * config.wait_s };
+            let teacher = RemoteTeacher { ring: Some(ring), wait_s: 0.9 * config.wait_s, since: None };
             if lead.is_some() {
                 remote = Some(teacher);
                 Teacher::Staged(head)

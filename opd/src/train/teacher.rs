@@ -82,7 +82,7 @@ pub(super) fn score(teacher: &mut RemoteTeacher, groups: &[Vec<Row>], version: u
             teacher.ask(&groups[asked], version)?;
             asked += 1;
         }
-        answers.push(teacher.answer()?);
+        answers.extend(teacher.answer()?);
     }
     Ok(answers)
 }
