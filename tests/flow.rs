@@ -149,8 +149,10 @@ fn asynchronous_runs_stay_within_the_cap() {
             let tokens: u64 = ages.iter().map(|count| count.as_u64().expect("a count")).sum();
             assert_eq!(Some(tokens), line["tokens"].as_u64());
             assert!(line["age"]["max"].as_u64() <= Some(cap));
-            // The identity recipe at the present version is the trainer itself.
+            // The identity recipe at the present version is the trainer itself; an earlier version is another model.
             assert_eq!(line["by_source"]["numerics"], 0.0, "{name}: {line}");
+            let old = ages.iter().skip(1).any(|count| count.as_u64() > Some(0));
+            assert_eq!(line["by_source"]["staleness"].as_f64() > Some(0.0), old, "{name}: {line}");
         }
     }
 }

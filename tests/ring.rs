@@ -6,8 +6,16 @@ mod common;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
 
+use bridge::{Consumer, Geometry, Kind, Meta, Patience, Producer};
 use common::{leeway, stderr, task_model};
+use engine::checkpoint::Checkpoint;
+use engine::recipe::Precision;
+use opd::sequences::Row;
+use opd::teach::{Payload, Scorer, requests_path};
+use ptx::Cpu;
 use serde_json::Value;
 
 const UPDATES: u64 = 6;
@@ -31,7 +39,10 @@ impl Bench {
 
     fn teach(&self, ring: &str, model: &str, more: &[&str]) -> Child {
         let mut command = leeway();
-        command.args(["teach", "--precision", "bf16", "--max-tokens", "40", "--quiet"]).args(more);
+        command.args(["teach", "--precision", "bf16", "--quiet"]).args(more);
+        if !more.contains(&"--max-tokens") {
+            command.args(["--max-tokens", "40"]);
+        }
         command.arg("--ring").arg(self.path(ring).with_extension("ring")).arg("--model").arg(self.path(model));
         command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the binary runs")
     }
@@ -124,6 +135,77 @@ fn a_teacher_that_is_started_again_goes_on() {
     }
 }
 
+/// A teacher that has no scores of some requests: it says so for every seventh of those of updates.
+fn forgetful(ring: &Path, model: &Path, updates: std::ops::Range<u64>) {
+    let cpu = Arc::new(Cpu::new(1));
+    let checkpoint = Checkpoint::open(model).expect("a model");
+    let valid = checkpoint.config().vocab;
+    let mut scorer = Scorer::load(&cpu, &checkpoint, Precision::Bf16, Payload::Hidden, valid, 40).expect("a teacher");
+    let asked = Meta { rows: 40, missing: true, ..Meta::new(Kind::Sampled) };
+    let requests = requests_path(ring);
+    bridge::create(&requests, Geometry::for_blocks(32, &asked).expect("a size")).expect("made");
+    bridge::create(ring, Geometry::for_blocks(32, &scorer.meta(40)).expect("a size")).expect("made");
+    let mut scores = Producer::attach(ring).expect("a ring");
+    let mut requests = Consumer::attach(&requests).expect("a ring");
+    loop {
+        let lease = match requests.receive(Patience::until(Duration::from_millis(50))) {
+            Ok(Some(lease)) => lease,
+            Ok(None) => return,
+            Err(_) => continue, // nothing was asked yet
+        };
+        let arrays = lease.arrays();
+        let prompt = arrays.mask.iter().position(|&mask| mask == 1).expect("a completion");
+        let row = Row { ids: arrays.tokens.to_vec(), prompt };
+        let forgets = updates.contains(&lease.number()) && lease.number().is_multiple_of(7);
+        scorer.run(&row, lease.meta().temperature).expect("it can be scored");
+        let first = if forgets { 0 } else { prompt };
+        let rows = u32::try_from(row.ids.len() - first).expect("few");
+        let (uid, temperature) = (lease.meta().sequence_uid, lease.meta().temperature);
+        let meta = Meta { missing: forgets, sequence_uid: uid, temperature, ..scorer.meta(rows) };
+        let mut draft = scores.claim(&meta, Patience::until(Duration::from_secs(20))).expect("a slot");
+        let mut into = draft.arrays_mut();
+        into.tokens.copy_from_slice(&arrays.tokens[first..]);
+        into.logprobs.fill(0.0);
+        into.versions.fill(0);
+        into.mask.fill(u8::from(!forgets));
+        if forgets {
+            into.lse.fill(0.0);
+        } else {
+            scorer.write(&mut into, temperature);
+        }
+        draft.publish().expect("published");
+    }
+}
+
+/// Completions without scores are counted, their prompts are not trained on, and what is reported is of the others.
+#[test]
+fn what_has_no_scores_is_counted_and_not_trained_on() {
+    let bench = Bench::new();
+    let (ring, model) = (bench.path("forgetful.ring"), bench.path("teacher"));
+    let file = bench.run_file("some", "");
+    let text = std::fs::read_to_string(&file).expect("written");
+    std::fs::write(&file, text.replace("problems = 8\nevery = 3", "problems = 1\nevery = 0")).expect("written");
+    // The first request is an evaluation's, the last too.
+    let updates = 1..1 + 15 * UPDATES;
+    let asked = updates.clone();
+    let teacher = std::thread::spawn(move || forgetful(&ring, &model, asked));
+    let output = bench.train(&file, Some("forgetful"));
+    assert!(output.status.success(), "{}", stderr(&output));
+    teacher.join().expect("it ends with the run");
+    let groups: std::collections::BTreeSet<u64> =
+        updates.filter(|number| number.is_multiple_of(7)).map(|number| (number - 1) / 3).collect();
+    let lines = lines(&bench.path("some/metrics.jsonl"));
+    for line in lines.iter().filter(|line| line["update"].is_u64()) {
+        let update = line["update"].as_u64().expect("a number");
+        let missing = groups.iter().filter(|&&group| group / 5 + 1 == update).count() as u64;
+        assert_eq!(line["missing"].as_u64(), Some(3 * missing), "{line}");
+        assert_eq!(line["rollouts"].as_u64(), Some(15 - 3 * missing), "{line}");
+        assert!(missing > 0, "every update has some");
+    }
+    let rollouts = std::fs::read_to_string(bench.path("some/rollouts.jsonl")).expect("written");
+    assert_eq!(rollouts.lines().count() as u64, 15 * UPDATES - 3 * groups.len() as u64);
+}
+
 #[test]
 fn a_teacher_that_cannot_be_is_named() {
     let bench = Bench::new();
@@ -140,6 +222,13 @@ fn a_teacher_that_cannot_be_is_named() {
         teacher.kill().expect("it runs");
         teacher.wait().expect("it is gone");
     }
+
+    let mut teacher = bench.teach("short", "teacher", &["--max-tokens", "12"]);
+    let error = stderr(&bench.train(&bench.run_file("run-short", ""), Some("short")));
+    assert!(error.contains("does not fit the ring of requests") && !error.contains("update"), "{error}");
+    assert!(error.contains("start `leeway teach` with more --max-tokens"), "{error}");
+    teacher.kill().expect("it runs");
+    teacher.wait().expect("it is gone");
 
     let mut teacher = leeway();
     teacher.args(["teach", "--precision", "bf16", "--max-tokens", "40", "--payload", "sampled", "--quiet"]);

@@ -63,7 +63,7 @@ impl Bench {
 
     fn expected(&self) -> Expected {
         let model_hash = Checkpoint::open(&self.model()).expect("a model").model_hash();
-        Expected { model_hash, precision: Precision::F32, temperature: TEMPERATURE }
+        Expected { model_hash, precision: Precision::F32, temperature: TEMPERATURE, longest: 40 }
     }
 }
 

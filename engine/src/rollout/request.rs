@@ -161,9 +161,16 @@ impl Partial {
     /// that the rest was drawn from are computed anew where it begins, and the rollout says so.
     #[must_use]
     pub fn join(self, rest: Rollout) -> Rollout {
-        let (request, finish) = (rest.request, rest.finish);
-        let Partial { sample, ids, logprobs, logprobs_raw, support, versions, rebuilt, prompt_versions, .. } =
-            self.extended(rest.into());
+        let finish = rest.finish;
+        self.extended(rest.into()).finished(finish)
+    }
+
+    /// The completion, if this was the whole of it.
+    #[must_use]
+    pub fn finished(self, finish: Finish) -> Rollout {
+        let Partial { request, sample, ids, logprobs, logprobs_raw, support, versions, rebuilt, prompt_versions } =
+            self;
+        let (top, prompt_logprobs, text) = (Vec::new(), None, None);
         Rollout {
             request,
             sample,
@@ -171,10 +178,10 @@ impl Partial {
             logprobs,
             logprobs_raw,
             support,
-            top: Vec::new(),
-            prompt_logprobs: None,
+            top,
+            prompt_logprobs,
             finish,
-            text: None,
+            text,
             versions,
             rebuilt,
             prompt_versions,
@@ -185,6 +192,7 @@ impl Partial {
     #[must_use]
     pub fn extended(mut self, rest: Partial) -> Partial {
         let at = self.ids.len();
+        self.request = rest.request;
         for (first, version) in rest.versions {
             if self.versions.last().is_none_or(|&(_, last)| last != version) {
                 self.versions.push((at + first, version));

@@ -1,7 +1,7 @@
 //! The side that fills slots.
 
 use crate::arrays::{ArraysMut, split, split_mut};
-use crate::error::{Broken, ClaimError, OpenError, WaitError};
+use crate::error::{Broken, ClaimError, MetaError, OpenError, WaitError};
 use crate::layout::{SIGNAL_FREE, SIGNAL_READY, peer};
 use crate::meta::{Meta, encode};
 use crate::seat::{Counters, Peer, Presence, Role, Seat};
@@ -55,6 +55,14 @@ impl Producer {
     #[must_use]
     pub fn credits(&self) -> u64 {
         states::credits(self.seat.map(), self.next)
+    }
+
+    /// Whether a block can be: its size is one that a slot holds.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    pub fn fits(&self, meta: &Meta) -> Result<(), MetaError> {
+        meta.fits(self.seat.map().slot_bytes).map(drop)
     }
 
     /// A slot to fill in place, once one is free.

@@ -26,6 +26,8 @@ pub struct Expected {
     pub precision: Precision,
     /// Of the rollouts; scores are at this temperature.
     pub temperature: f32,
+    /// Tokens of the longest sequence that will be asked for.
+    pub longest: usize,
 }
 
 /// The scores of a micro-batch's predicted tokens, row after row, in the order of [`Side::run`](crate::side::Side::run).
@@ -126,6 +128,10 @@ impl RingTeacher {
         if scores.next() > first {
             return Err(TeachError::Apart { ring: path.to_owned(), answered: scores.next(), asked: first });
         }
+        let tokens = expected.longest;
+        let rows = u32::try_from(tokens).unwrap_or(u32::MAX);
+        let longest = Meta { rows, missing: true, ..Meta::new(Kind::Sampled) };
+        requests.fits(&longest).map_err(|source| TeachError::Row { tokens, source })?;
         let recipe = Recipe::built_in("identity", expected.precision, folder.config())?;
         let head = Arc::new(load_head(cpu, folder, &recipe)?);
         let (waiting, batches, hidden, lse) = (VecDeque::new(), VecDeque::new(), Vec::new(), Vec::new());

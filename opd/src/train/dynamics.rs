@@ -13,13 +13,14 @@
 //!
 //! Prompts are held out; draws before and after share seed and sample index.
 
-use engine::engine::Engine;
 use engine::rollout::{Limits, Request};
 use ptx::ops::divergence::Kind;
 use ptx::ops::round;
 use serde::Serialize;
 
-use super::{EVAL_SAMPLES, TrainError, Trainer, read};
+use super::batch::{By, sampler};
+use super::evaluate::EVAL_SAMPLES;
+use super::{TrainError, Trainer, read};
 use crate::eval::{PromptFailed, collect, row};
 use crate::learner::Views;
 use crate::loss::{Objective, Sums};
@@ -79,13 +80,6 @@ pub(super) struct Before {
     kl: f64,
     fail: Option<f64>,
     spent_s: f64,
-}
-
-/// Who goes on.
-#[derive(Clone, Copy)]
-enum By {
-    Student,
-    Teacher,
 }
 
 impl Trainer {
@@ -191,19 +185,11 @@ impl Trainer {
     }
 
     fn draw(&mut self, update: u64, by: By, requests: &[Request]) -> Result<Vec<engine::rollout::Rollout>, TrainError> {
-        let mut beside;
-        let engine: &mut Engine = match by {
-            By::Student => &mut self.policy,
-            By::Teacher => {
-                let engine = self.teacher.engine().expect("a teacher elsewhere is not asked to sample");
-                if engine.device().is_cpu() {
-                    // Its own pages; the weights are shared.
-                    beside = engine.beside(self.policy.kv().pages());
-                    &mut beside
-                } else {
-                    engine
-                }
-            }
+        let pages = self.policy.kv().pages();
+        let mut beside = None;
+        let engine = match by {
+            By::Student => &mut self.policy, // at training precision, whatever the rollout's recipe
+            By::Teacher => sampler(self.teacher.engine().expect("it is in this process"), pages, &mut beside),
         };
         collect(engine, requests, Limits::default(), &mut |_| {})
             .map_err(|source: PromptFailed| TrainError::Eval { update, source })

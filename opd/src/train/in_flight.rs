@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use engine::rollout::{Finish, Partial, Rebuilt, Rollout};
+use engine::rollout::{Finish, Partial, Rebuilt};
 use serde::{Deserialize, Serialize};
 
 use crate::flow::Unfinished;
@@ -102,32 +102,12 @@ pub(super) fn decode(text: &str) -> Result<Vec<Unfinished>, String> {
         };
         match line.finish.as_deref() {
             None => one.partials.push(partial),
-            Some("stop") => one.finished.push(whole(partial, Finish::Stop)),
-            Some("length") => one.finished.push(whole(partial, Finish::Length)),
+            Some("stop") => one.finished.push(partial.finished(Finish::Stop)),
+            Some("length") => one.finished.push(partial.finished(Finish::Length)),
             Some(other) => return Err(format!("line {}: `finish` is {other:?}", at + 1)),
         }
     }
     Ok(all.into_values().collect())
-}
-
-fn whole(partial: Partial, finish: Finish) -> Rollout {
-    let Partial { request, sample, ids, logprobs, logprobs_raw, support, versions, rebuilt, prompt_versions } = partial;
-    let (top, prompt_logprobs, text) = (Vec::new(), None, None);
-    Rollout {
-        request,
-        sample,
-        ids,
-        logprobs,
-        logprobs_raw,
-        support,
-        top,
-        prompt_logprobs,
-        finish,
-        text,
-        versions,
-        rebuilt,
-        prompt_versions,
-    }
 }
 
 #[cfg(test)]
@@ -147,7 +127,7 @@ mod tests {
             rebuilt: vec![Rebuilt { first: 1, kv: vec![(0, 4)] }],
             prompt_versions: vec![(0, 3)],
         };
-        let rollout = whole(Partial { sample: 28, ..partial.clone() }, Finish::Length);
+        let rollout = Partial { sample: 28, ..partial.clone() }.finished(Finish::Length);
         let all = vec![
             Unfinished { prompt: 6, ..Unfinished::default() },
             Unfinished { prompt: 7, finished: vec![rollout], partials: vec![partial] },

@@ -5,9 +5,12 @@
 //! prompts -> rollouts (recipe, version v) -> teacher's hidden rows -> loss and mismatch -> gradients -> version v + 1
 //! ```
 
+mod batch;
 mod draws;
 mod dump;
 mod dynamics;
+mod error;
+mod evaluate;
 mod folder;
 mod in_flight;
 mod offline;
@@ -21,160 +24,29 @@ mod teacher;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
-use engine::engine::{Engine, EngineError};
-use engine::rollout::{Finish, Limits, Request, RequestError, Rollout};
+use engine::engine::Engine;
+use engine::rollout::{Finish, Rollout};
 use ptx::Cpu;
-use ptx::cuda::CudaError;
 use ptx::ops::adamw::AdamW;
-use ptx::ops::divergence::Kind;
-use ptx::ops::sample::Params;
 
 use crate::clock::Stopwatch;
 use crate::config::{Config, LossKind, LossTarget, LossWeight};
-use crate::eval::{EvalSettings, PromptFailed, collect, evaluate, row};
-use crate::flow::{Hidden, Stages, WaitError};
+use crate::flow::Stages;
 use crate::learner::{Learner, Views};
 use crate::loss::{Logits, Objective, Sums};
 use crate::master::Master;
 use crate::sequences::{Row, micro_batches};
 use crate::side::Beside;
 use crate::source::{Asked, Source};
-use crate::tasks::Split;
 
+use batch::Batch;
 pub use dynamics::DynamicsReport;
+pub use error::TrainError;
 pub use folder::{FolderLock, model_inside, prepare};
 pub use open::{OpenError, fits_cuda};
 pub use report::{AgeReport, BySource, EvalReport, Summary, TargetReport, UpdateReport};
 pub use save::SaveError;
-use teacher::{Teacher, score};
-
-/// Held-out draws use sample indices from here, so that they never meet those of training.
-const EVAL_SAMPLES: u64 = 1 << 62;
-/// Held-out prompts whose sampled completions measure the distance to the teacher.
-const KL_PROMPTS: usize = 64;
-
-/// Why an update failed; the run stops with everything up to the last checkpoint in place.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum TrainError {
-    /// A rollout could not be had.
-    #[error("update {update}: prompt {prompt}: {source}")]
-    Rollout {
-        /// Which update.
-        update: u64,
-        /// Number of the prompt.
-        prompt: u64,
-        /// Why.
-        source: RequestError,
-    },
-    /// A stage that was waited for failed, or did not come.
-    #[error("update {update}: {source}")]
-    Wait {
-        /// Which update.
-        update: u64,
-        /// Why.
-        source: WaitError,
-    },
-    /// The teacher scored nothing.
-    #[error("update {update}: the teacher has no scores of any completion: {why}")]
-    NoScores {
-        /// Which update.
-        update: u64,
-        /// Why the last of them has none.
-        why: String,
-    },
-    /// An evaluation could not be run.
-    #[error("evaluation after update {update}: {source}")]
-    Eval {
-        /// Updates done.
-        update: u64,
-        /// Which prompt, and why.
-        source: PromptFailed,
-    },
-    /// The loss is not a number.
-    #[error(
-        "update {update}: the loss is not finite at rollout {rollout}, token {token} (id {token_id}): {what}; nothing was \
-         updated, and {kept}"
-    )]
-    Loss {
-        /// Which update.
-        update: u64,
-        /// Which rollout of it, or completion of the evaluation.
-        rollout: usize,
-        /// Which token of the completion.
-        token: usize,
-        /// The token.
-        token_id: u32,
-        /// What is wrong.
-        what: String,
-        /// Where its dump is, or why there is none.
-        kept: String,
-    },
-    /// Gradients are not numbers.
-    #[error("update {update}: the gradient of {tensor} is not finite at element {element}; nothing was updated")]
-    Gradient {
-        /// Which update.
-        update: u64,
-        /// Which tensor.
-        tensor: String,
-        /// Which element.
-        element: usize,
-    },
-    /// The teacher gives no gradient in the first update.
-    #[error(
-        "the first update has no gradient at all: the teacher agrees with the student everywhere, so there is nothing \
-         to distil; are `student` and `teacher` the same checkpoint?"
-    )]
-    NothingToLearn,
-    /// The identity recipe does not reproduce the trainer's own logprobs.
-    #[error(
-        "update {update}: rollout {rollout}, token {token}: the identity recipe gave logprob {rollout_logprob:e}, the \
-         trainer {train_logprob:e}; they must be the same bits, so this is a bug of leeway: please report it"
-    )]
-    NotIdentical {
-        /// Which update.
-        update: u64,
-        /// Which rollout.
-        rollout: usize,
-        /// Which token of the completion.
-        token: usize,
-        /// What the rollout said.
-        rollout_logprob: f32,
-        /// What the trainer's forward pass said.
-        train_logprob: f32,
-    },
-    /// A checkpoint could not be written.
-    #[error(transparent)]
-    Save(#[from] SaveError),
-    /// Weights could not be taken over.
-    #[error(transparent)]
-    Weights(#[from] EngineError),
-    /// The device of rollouts and teacher failed.
-    #[error("update {update}: {source}")]
-    Device {
-        /// Which update.
-        update: u64,
-        /// Why.
-        source: CudaError,
-    },
-    /// A device does not compute the same logprobs twice.
-    #[error(
-        "update {update}: rollout {rollout}, token {token}: the device sampled with logprob {sampled:e} and scores the \
-         same tokens with {scored:e}; they must be the same bits, so this is a bug of leeway: please report it"
-    )]
-    NotReproduced {
-        /// Which update.
-        update: u64,
-        /// Which rollout.
-        rollout: usize,
-        /// Which token of the completion.
-        token: usize,
-        /// What the rollout said.
-        sampled: f32,
-        /// What a pass over the whole sequence says.
-        scored: f32,
-    },
-}
+use teacher::Teacher;
 
 /// Who takes part in a run: stands in its outputs.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -207,19 +79,6 @@ enum Behaviour {
     Present(Beside),
     /// By an engine that keeps the versions which may still be trained on.
     Past(Box<past::Past>),
-}
-
-/// What an update trains on.
-struct Batch {
-    /// Prompt and completion, in order of prompt and sample.
-    rollouts: Vec<(Asked, Rollout)>,
-    rows: Vec<Row>,
-    /// The teacher's hidden rows of all predicting tokens, where they are made elsewhere.
-    hidden: Option<Vec<f32>>,
-    /// Completions that the teacher has no scores of.
-    missing: u64,
-    /// Seconds that were spent on a teacher elsewhere.
-    teacher_s: f64,
 }
 
 /// A run in progress.
@@ -432,61 +291,6 @@ impl Trainer {
         Ok((report, rollouts))
     }
 
-    /// What update `update` trains on: sampled now, or gathered from the stages.
-    fn batch(&mut self, update: u64, tick: &mut dyn FnMut(usize)) -> Result<Batch, TrainError> {
-        let n = self.config.rollout.n as usize;
-        let (mut rollouts, mut hidden, mut missing, mut teacher_s) = (Vec::new(), Vec::new(), Vec::new(), 0.0);
-        match &mut self.stages {
-            None => {
-                let sampled = self.roll_out(update, tick)?;
-                let Some(remote) = self.teacher.remote() else {
-                    let rows = rows_of(&sampled);
-                    return Ok(Batch { rollouts: sampled, rows, hidden: None, missing: 0, teacher_s });
-                };
-                // A prompt's completions are asked for together, so that one which has no scores costs no other.
-                let groups: Vec<&[(Asked, Rollout)]> = sampled.chunks(n).collect();
-                let rows: Vec<Vec<Row>> = groups.iter().map(|group| rows_of(group)).collect();
-                let watch = Stopwatch::start();
-                let answers = score(remote, &rows, update - 1);
-                teacher_s = watch.elapsed_s();
-                let answers = answers.map_err(|source| TrainError::Wait { update, source: source.into() })?;
-                for (group, answer) in groups.into_iter().zip(answers) {
-                    match answer {
-                        Ok(own) => {
-                            hidden.push(own);
-                            rollouts.extend_from_slice(group);
-                        }
-                        Err(why) => missing.push(why),
-                    }
-                }
-            }
-            Some(stages) => {
-                let groups = stages
-                    .gather(&mut |prompts| tick(prompts * n))
-                    .map_err(|source| TrainError::Wait { update, source })?;
-                for (_, group) in groups {
-                    match group.hidden {
-                        Hidden::Rows(own) => hidden.push(own),
-                        Hidden::NotAsked => {}
-                        Hidden::Missing(why) => {
-                            missing.push(why);
-                            continue;
-                        }
-                    }
-                    let (asked, of) = (group.sampled.asked, group.sampled.rollouts);
-                    rollouts.extend(of.into_iter().map(|rollout| (asked.clone(), rollout)));
-                }
-            }
-        }
-        if rollouts.is_empty() {
-            return Err(TrainError::NoScores { update, why: missing.pop().unwrap_or_default() });
-        }
-        let (rows, missing) = (rows_of(&rollouts), (missing.len() * n) as u64);
-        // All groups are scored elsewhere, or none.
-        let hidden = (!hidden.is_empty()).then(|| hidden.concat());
-        Ok(Batch { rollouts, rows, hidden, missing, teacher_s })
-    }
-
     /// The micro-batches of an update. Where mismatch needs it, each is of one weights version.
     fn parts(&self, rows: &[Row], rollouts: &[(Asked, Rollout)]) -> Vec<std::ops::Range<usize>> {
         let parts = micro_batches(rows, self.micro_tokens);
@@ -510,53 +314,12 @@ impl Trainer {
         }
     }
 
-    /// A request without its prompt and first sample.
-    fn base_request(config: &Config, stop_ids: &[u32]) -> Request {
-        Request {
-            samples: config.rollout.n,
-            seed: config.seed,
-            params: Params { temperature: narrow(config.rollout.temperature), top_k: 0, top_p: 1.0, min_p: 0.0 },
-            max_tokens: config.rollout.max_tokens as usize,
-            stop_ids: stop_ids.to_vec(),
-            ..Request::default()
-        }
-    }
-
-    fn roll_out(&mut self, update: u64, tick: &mut dyn FnMut(usize)) -> Result<Vec<(Asked, Rollout)>, TrainError> {
-        let (batch, n) = (u64::from(self.config.train.batch), u64::from(self.config.rollout.n));
-        let first = (update - 1) * batch;
-        let asked: Vec<Asked> = (first..first + batch).map(|i| self.source.ask(Split::Train, i)).collect();
-        let base = Trainer::base_request(&self.config, &self.stop_ids);
-        let requests: Vec<Request> = asked
-            .iter()
-            .zip(first..)
-            .map(|(asked, prompt)| Request { prompt: asked.prompt.clone(), first_sample: prompt * n, ..base.clone() })
-            .collect();
-        let limits = self.limits();
-        let engine = self.rollout.as_mut().unwrap_or(&mut self.policy);
-        let mut finished = 0;
-        let rollouts = collect(engine, &requests, limits, &mut |_| {
-            finished += 1;
-            tick(finished);
-        })
-        .map_err(|PromptFailed { prompt, source }| TrainError::Rollout {
-            update,
-            prompt: first + prompt as u64,
-            source,
-        })?;
-        Ok(rollouts.into_iter().map(|rollout| (asked[rollout.request].clone(), rollout)).collect())
-    }
-
     fn max_tokens(&self) -> usize {
         self.config.rollout.max_tokens as usize
     }
 
     fn temperature(&self) -> f32 {
         narrow(self.config.rollout.temperature)
-    }
-
-    fn limits(&self) -> Limits {
-        Limits { batch: self.config.sequences(), ..Limits::default() }
     }
 
     fn lr(&self, update: u64) -> f32 {
@@ -639,43 +402,6 @@ impl Trainer {
         (!judged.is_empty()).then(|| judged.iter().filter(|&&c| c).count() as u64)
     }
 
-    /// Accuracy on the test split's prompts at training precision, and the distance to the teacher on completions that the
-    /// student samples for some of them.
-    pub fn evaluate(&mut self) -> Result<EvalReport, TrainError> {
-        let update = self.updates();
-        let failed = |source| TrainError::Eval { update, source };
-        let problems = self.config.eval.problems as usize;
-        let problems = self.source.test_len().map_or(problems, |n| n.min(problems));
-        let settings = EvalSettings {
-            problems,
-            temperature: narrow(self.config.eval.temperature),
-            max_tokens: self.max_tokens(),
-            seed: self.config.seed,
-            first_sample: EVAL_SAMPLES,
-        };
-        let judged =
-            evaluate(&mut self.policy, &self.source, settings, &self.stop_ids, Limits::default()).map_err(failed)?;
-        let sampled = EvalSettings {
-            problems: problems.min(KL_PROMPTS),
-            temperature: self.temperature(),
-            first_sample: EVAL_SAMPLES + (1 << 32),
-            ..settings
-        };
-        let rows =
-            evaluate(&mut self.policy, &self.source, sampled, &self.stop_ids, Limits::default()).map_err(failed)?.rows;
-        // Its loss is not reported: what is, the distance to the teacher itself, is the same for every objective.
-        let objective = Objective::Distill { kind: Kind::ReverseKl, inv_temp: 1.0 / self.temperature() };
-        let sums = self.sums_of(update, &rows, objective)?;
-        Ok(EvalReport {
-            update,
-            accuracy: judged.accuracy(),
-            correct: judged.correct,
-            judged: judged.judged,
-            truncated: judged.truncated,
-            kl_teacher: sums.kl_reverse / sums.tokens as f64,
-        })
-    }
-
     /// Says to a teacher in another process that nothing more will be asked: it ends.
     pub fn finish(&mut self) {
         if let Some(stages) = self.stages.take() {
@@ -689,10 +415,6 @@ impl Trainer {
     pub fn summary(&self) -> Summary {
         self.totals.summary()
     }
-}
-
-fn rows_of(rollouts: &[(Asked, Rollout)]) -> Vec<Row> {
-    rollouts.iter().map(|(asked, rollout)| row(&asked.prompt, rollout)).collect()
 }
 
 fn read(master: &RwLock<Master>) -> RwLockReadGuard<'_, Master> {

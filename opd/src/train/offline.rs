@@ -4,19 +4,18 @@
 //!
 //! There is no rollout of the student here, so mismatch is not measured: it is null in the update's line.
 
-use engine::rollout::{Finish, Limits, Request, Rollout};
+use engine::rollout::{Finish, Rollout};
 use ptx::ops::divergence::Kind;
 
+use super::batch::{By, rows_of};
 use super::report::{BySource, Mismatch};
-use super::{Batch, TrainError, Trainer, UpdateReport, rows_of};
+use super::{TrainError, Trainer, UpdateReport};
 use crate::clock::Stopwatch;
 use crate::config::OfflineLoss;
-use crate::eval::{PromptFailed, collect};
 use crate::learner::Views;
 use crate::loss::{Objective, Sums};
 use crate::sequences::micro_batches;
 use crate::source::Asked;
-use crate::tasks::Split;
 
 impl Trainer {
     /// The loss of an update on the teacher's text; none where the update is on-policy.
@@ -32,7 +31,8 @@ impl Trainer {
         tick: &mut dyn FnMut(usize),
     ) -> Result<(UpdateReport, Vec<(Asked, Rollout)>), TrainError> {
         let mut watch = Stopwatch::start();
-        let Batch { rollouts, rows, .. } = self.teachers_text(update, tick)?;
+        let rollouts = self.sample(update, By::Teacher, tick)?;
+        let rows = rows_of(&rollouts);
         let rollout_s = watch.lap_s();
         let inv_temp = 1.0 / self.temperature();
         let forward = Objective::Distill { kind: Kind::ForwardKl, inv_temp };
@@ -114,36 +114,5 @@ impl Trainer {
         };
         self.totals.add(&report, &Mismatch::default());
         Ok((report, rollouts))
-    }
-
-    /// Completions by the teacher of the update's prompts.
-    fn teachers_text(&mut self, update: u64, tick: &mut dyn FnMut(usize)) -> Result<Batch, TrainError> {
-        let (batch, n) = (u64::from(self.config.train.batch), u64::from(self.config.rollout.n));
-        let first = (update - 1) * batch;
-        let asked: Vec<Asked> = (first..first + batch).map(|i| self.source.ask(Split::Train, i)).collect();
-        let base = Trainer::base_request(&self.config, &self.stop_ids);
-        let requests: Vec<Request> = asked
-            .iter()
-            .zip(first..)
-            .map(|(asked, prompt)| Request { prompt: asked.prompt.clone(), first_sample: prompt * n, ..base.clone() })
-            .collect();
-        let pages = self.policy.kv().pages();
-        let engine = self.teacher.engine().expect("a run file with `offline` has its teacher here");
-        let mut beside = engine.device().is_cpu().then(|| engine.beside(pages));
-        let sampler = beside.as_mut().unwrap_or(engine);
-        let mut finished = 0;
-        let rollouts = collect(sampler, &requests, Limits { batch: 64, ..Limits::default() }, &mut |_| {
-            finished += 1;
-            tick(finished);
-        })
-        .map_err(|PromptFailed { prompt, source }| TrainError::Rollout {
-            update,
-            prompt: first + prompt as u64,
-            source,
-        })?;
-        let rollouts: Vec<(Asked, Rollout)> =
-            rollouts.into_iter().map(|rollout| (asked[rollout.request].clone(), rollout)).collect();
-        let rows = rows_of(&rollouts);
-        Ok(Batch { rollouts, rows, hidden: None, missing: 0, teacher_s: 0.0 })
     }
 }

@@ -251,7 +251,7 @@ impl Trainer {
         let mut remote = None;
         let teacher = if let Some(ring) = &config.ring {
             let temperature = super::narrow(config.rollout.temperature);
-            let expected = Expected { model_hash: origin.teacher.clone(), precision, temperature };
+            let expected = Expected { model_hash: origin.teacher.clone(), precision, temperature, longest: len };
             let wait = Duration::from_secs_f64(config.wait_s);
             let ring = RingTeacher::connect(&cpu, ring, &teacher, expected, wait)?;
             let head = ring.head();

@@ -1,0 +1,52 @@
+//! How a run is judged on the way.
+
+use engine::rollout::Limits;
+use ptx::ops::divergence::Kind;
+
+use super::{EvalReport, TrainError, Trainer, narrow};
+use crate::eval::{EvalSettings, evaluate};
+use crate::loss::Objective;
+
+/// Held-out draws use sample indices from here, so that they never meet those of training.
+pub(super) const EVAL_SAMPLES: u64 = 1 << 62;
+/// Held-out prompts whose sampled completions measure the distance to the teacher.
+const KL_PROMPTS: usize = 64;
+
+impl Trainer {
+    /// Accuracy on the test split's prompts at training precision, and the distance to the teacher on completions that the
+    /// student samples for some of them.
+    pub fn evaluate(&mut self) -> Result<EvalReport, TrainError> {
+        let update = self.updates();
+        let failed = |source| TrainError::Eval { update, source };
+        let problems = self.config.eval.problems as usize;
+        let problems = self.source.test_len().map_or(problems, |n| n.min(problems));
+        let settings = EvalSettings {
+            problems,
+            temperature: narrow(self.config.eval.temperature),
+            max_tokens: self.max_tokens(),
+            seed: self.config.seed,
+            first_sample: EVAL_SAMPLES,
+        };
+        let judged =
+            evaluate(&mut self.policy, &self.source, settings, &self.stop_ids, Limits::default()).map_err(failed)?;
+        let sampled = EvalSettings {
+            problems: problems.min(KL_PROMPTS),
+            temperature: self.temperature(),
+            first_sample: EVAL_SAMPLES + (1 << 32),
+            ..settings
+        };
+        let rows =
+            evaluate(&mut self.policy, &self.source, sampled, &self.stop_ids, Limits::default()).map_err(failed)?.rows;
+        // Its loss is not reported: what is, the distance to the teacher itself, is the same for every objective.
+        let objective = Objective::Distill { kind: Kind::ReverseKl, inv_temp: 1.0 / self.temperature() };
+        let sums = self.sums_of(update, &rows, objective)?;
+        Ok(EvalReport {
+            update,
+            accuracy: judged.accuracy(),
+            correct: judged.correct,
+            judged: judged.judged,
+            truncated: judged.truncated,
+            kl_teacher: sums.kl_reverse / sums.tokens as f64,
+        })
+    }
+}
