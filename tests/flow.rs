@@ -7,6 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use common::{leeway, stderr, task_model};
+use opd::sequences::Row;
+use opd::side::Side;
+use ptx::ops::divergence;
+use ptx::ops::linear::{self, Job};
 use ptx::rng::{Purpose, Stream};
 use serde_json::Value;
 
@@ -127,6 +131,56 @@ fn steps_off_is_exact_and_resumes_at_the_same_bits() {
             all
         };
         assert!(rollouts(&again) == rollouts(&whole), "{steps} steps off: rollouts differ");
+    }
+}
+
+/// D of tokens of an earlier version against the same computed here, from the two versions' folders alone.
+#[test]
+fn staleness_is_measured_against_the_version_that_sampled() {
+    let root = tempfile::tempdir().expect("a temporary folder");
+    models(root.path());
+    let (file, out) = run_file(root.path(), "run", "schedule = { steps_off = 1 }", "");
+    let text = std::fs::read_to_string(&file).expect("written");
+    let text = text.replace("lr = 1e-3\nwarmup = 2", "lr = 1e-2\nwarmup = 0\nprecision = \"f32\"");
+    std::fs::write(&file, text.replace("[checkpoint]\nevery = 2", "[checkpoint]\nevery = 1")).expect("written");
+    train(&file, &[]);
+    let cpu = ptx::Cpu::new(1);
+    for update in [2_u64, 3, 5] {
+        let folder = |version: u64| match version {
+            0 => root.path().join("student"),
+            version => out.join(format!("checkpoints/{version:06}")),
+        };
+        let all = lines(&out.join("rollouts.jsonl"));
+        let ids = |line: &Value, key: &str| -> Vec<u32> {
+            let list = line[key].as_array().expect("ids").iter();
+            list.map(|id| u32::try_from(id.as_u64().expect("an id")).expect("an id")).collect()
+        };
+        let rows: Vec<Row> = all
+            .iter()
+            .filter(|line| line["update"].as_u64() == Some(update))
+            .map(|line| {
+                let prompt = ids(line, "prompt_ids");
+                Row { prompt: prompt.len(), ids: [prompt, ids(line, "ids")].concat() }
+            })
+            .collect();
+        let tokens: usize = rows.iter().map(|row| row.targets().len()).sum();
+        let logits = |version: u64| {
+            let model = common::load(&cpu, &folder(version), "f32");
+            let mut side = Side::new(&model, rows.iter().map(|row| row.ids.len()).sum(), rows.len());
+            side.run(&cpu, &model, &rows);
+            let mut y = vec![0.0; tokens * model.config.vocab];
+            linear::forward(&cpu, tokens, &side.hidden, &mut [Job { w: model.head(), bias: None, y: &mut y }]);
+            y
+        };
+        let (sampled, trained) = (logits(update - 2), logits(update - 1));
+        let vocab = sampled.len() / tokens;
+        let mut d = vec![0.0; tokens];
+        divergence::kl(&cpu, tokens, vocab, opd::tasks::VOCAB_LEN, 1.0, &sampled, &trained, &mut d).expect("numbers");
+        let want = d.iter().sum::<f64>() / tokens as f64;
+        let lines = updates(&out);
+        let line = lines.iter().find(|line| line["update"].as_u64() == Some(update)).expect("it is there");
+        let got = line["by_source"]["staleness"].as_f64().expect("a number");
+        assert!(want > 1e-6 && (got - want).abs() <= 1e-9 * want, "update {update}: {got}, and {want} here");
     }
 }
 

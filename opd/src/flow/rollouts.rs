@@ -208,6 +208,10 @@ impl RolloutStage {
             return Ok(());
         }
         let master = self.master.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(want) = self.admission.wants() {
+            let there = master.updates;
+            assert_eq!(there, want, "the learner holds a version until the rollout stage has it");
+        }
         let cpu = Arc::clone(self.engine.cpu());
         session.update(&mut self.engine, master.updates, &mut master.version(&cpu)).map_err(Broken::Weights)?;
         drop(master);

@@ -336,6 +336,12 @@ impl Stages {
         Ok(unfinished)
     }
 
+    /// The weights version that the rollout stage samples with.
+    #[cfg(test)]
+    pub fn taken(&self) -> u64 {
+        self.shared.taken()
+    }
+
     /// Prompts that are sampled and scored and wait for their update.
     pub fn waiting(&self) -> usize {
         self.intake.waiting()

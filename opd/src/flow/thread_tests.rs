@@ -165,6 +165,45 @@ impl Teacher for Late {
     }
 }
 
+/// With an exact lead a version is not replaced before the rollout stage has it, however late it comes.
+#[test]
+fn a_version_is_held_until_the_rollouts_have_it() {
+    let setup = Setup::new();
+    let asked = VecDeque::new();
+    let teacher = Late { delay: Duration::ZERO, dead_from: usize::MAX, asked, scored: 0, width: 32 };
+    let mut stages = Stages::start(Start {
+        engine: setup.engine(),
+        teacher: Some(Box::new(teacher)),
+        source: Arc::clone(&setup.source),
+        master: Arc::clone(&setup.master),
+        settings: Setup::settings(5),
+        lead: Lead::Exactly(1),
+        batch: 2,
+        end: 8,
+        updates: 0,
+        in_flight: Vec::new(),
+        wait_s: 60.0,
+    });
+    for version in 0..3_u64 {
+        let (_, group) = stages.gather(&mut |_| {}).unwrap().swap_remove(0);
+        assert_eq!(group.oldest(), version.saturating_sub(1));
+        // The stage cannot take its weights for a while.
+        let held = Arc::clone(&setup.master);
+        let (ready, is_ready) = bounded(1);
+        let holder = std::thread::spawn(move || {
+            let _master = held.write().unwrap();
+            ready.send(()).unwrap();
+            std::thread::sleep(Duration::from_millis(150));
+        });
+        is_ready.recv().unwrap();
+        stages.before_replacing(version).unwrap();
+        assert!(version > 2 || stages.taken() >= version, "version {version}");
+        holder.join().unwrap();
+        setup.master.write().unwrap().updates = version + 1;
+        stages.published();
+    }
+}
+
 #[test]
 fn a_late_teacher_is_waited_for_and_a_dead_one_is_not() {
     let setup = Setup::new();
