@@ -103,7 +103,7 @@ fn a_teacher_that_is_started_again_goes_on() {
     let output = bench.train(&bench.run_file("home", ""), None);
     assert!(output.status.success(), "{}", stderr(&output));
     for (name, top) in [("sync", ""), ("async", "schedule = \"async\"")] {
-        let mut teacher = bench.teach(name, "teacher", &["--delay", "0.003"]);
+        let mut teacher = bench.teach(name, "teacher", &["--delay", "0.05"]);
         let file = bench.run_file(name, top);
         let ring = format!("ring:{}", bench.path(name).with_extension("ring").display());
         let mut run = leeway();
@@ -112,11 +112,11 @@ fn a_teacher_that_is_started_again_goes_on() {
         let out = bench.path(&format!("{name}/metrics.jsonl"));
         let mut kills = 0;
         while run.try_wait().expect("the system knows its child").is_none() {
-            std::thread::sleep(std::time::Duration::from_millis(60));
+            std::thread::sleep(std::time::Duration::from_millis(10));
             if kills < 4 && lines(&out).len() > kills {
                 teacher.kill().expect("it runs");
                 teacher.wait().expect("it is gone");
-                teacher = bench.teach(name, "teacher", &["--delay", "0.003"]);
+                teacher = bench.teach(name, "teacher", &["--delay", "0.05"]);
                 kills += 1;
             }
         }
