@@ -99,6 +99,9 @@ pub fn run(args: &TeachArgs, global: &Global) -> Result<ExitCode, Failure> {
     }
     let done = server.serve(|number, why| eprintln!("request {number} has no scores: {why}"))?;
     let wall_s = watch.elapsed_s();
+    if let Err(error) = server.remove(&args.ring) {
+        eprintln!("warning: {} is not taken away: {error}", args.ring.display());
+    }
     if global.json {
         let object = json!({
             "requests": done.requests, "rows": done.rows, "tokens": done.tokens, "missing": done.missing,

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use opd::clock::Stopwatch;
-use opd::config::{Config, Task};
+use opd::config::{Config, Schedule, Task};
 use opd::train::{EvalReport, Summary, Trainer};
 use serde_json::{Value, json};
 
@@ -219,10 +219,17 @@ fn table(config: &Config, held_out: bool, before: &EvalReport, after: &EvalRepor
         ("mismatch", s.behaviour_s),
         ("update", s.train_s),
         ("weights swap", s.sync_s),
-        ("waiting for stages", s.wait_s),
-        ("all", all),
+        (WAITING, s.wait_s),
+        (if config.schedule == Schedule::Sync { "all" } else { "all, side by side" }, all),
     ] {
+        if name == WAITING && seconds == 0.0 {
+            continue; // nothing runs beside updates
+        }
         let (share, rate) = if all > 0.0 { (100.0 * seconds / all, s.tokens as f64 / seconds) } else { (0.0, 0.0) };
+        if name == WAITING {
+            stages.row([name.into(), format!("{seconds:.2}"), format!("{share:.1}%"), "-".into()]);
+            continue;
+        }
         stages.row([name.into(), format!("{seconds:.2}"), format!("{share:.1}%"), format!("{rate:.0}")]);
     }
     let mut mismatch = Table::new(["mismatch D, nats/token", ""]);
@@ -236,6 +243,9 @@ fn table(config: &Config, held_out: bool, before: &EvalReport, after: &EvalRepor
     mismatch.row(["largest update".into(), measured(s.mismatch_nats_max)]);
     format!("\n{quality}\n{stages}\n{mismatch}\n{} updates, {tokens} completion tokens, {wall_s:.1} s\n", s.updates)
 }
+
+/// The row of seconds in which nothing was computed here.
+const WAITING: &str = "waiting for stages";
 
 /// Zero is printed as zero, since it is exact.
 fn nats(d: f64) -> String {

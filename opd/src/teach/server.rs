@@ -101,6 +101,25 @@ impl Server {
         Server { delay, ..self }
     }
 
+    /// Takes the rings away, once a learner has said that it has no more to ask: they are memory, and nobody needs it.
+    ///
+    /// # Errors
+    /// The system refuses it.
+    pub fn remove(self, path: &Path) -> std::io::Result<()> {
+        drop(self); // both roles are let go before
+        for ring in [path.to_owned(), requests_path(path)] {
+            for end in ["", ".producer", ".consumer"] {
+                let mut file = ring.as_os_str().to_owned();
+                file.push(end);
+                match std::fs::remove_file(&file) {
+                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// How often a teacher has attached to these rings.
     #[must_use]
     pub fn epoch(&self) -> u32 {
