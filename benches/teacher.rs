@@ -31,8 +31,7 @@ fn main() {
         let pages = ROWS * LEN.div_ceil(PAGE_LEN);
         let mut engine = Engine::new(Arc::clone(&cpu), model, PAGE_LEN, pages, shape.vocab);
         let id = |row: usize, t: usize| u32::try_from((t * 7 + row) % shape.vocab).expect("ids are u32");
-        let rows: Vec<Row> =
-            (0..ROWS).map(|row| Row { ids: (0..LEN).map(|t| id(row, t)).collect(), prompt: 1 }).collect();
+        let rows: Vec<Row> = (0..ROWS).map(|row| Row::new((0..LEN).map(|t| id(row, t)).collect(), 1)).collect();
         let scored: Vec<ScoreRow> = rows.iter().map(|row| ScoreRow::new(row.ids.clone())).collect();
         let mut seconds = [Vec::new(), Vec::new(), Vec::new()];
         for round in 0..=rounds {

@@ -64,9 +64,9 @@ fn main() {
         let mut stream = Stream::new(1, Purpose::Data, 0);
         // One token of prompt: every other token is predicted.
         let rows: Vec<Row> = (0..case.rows)
-            .map(|_| Row {
-                ids: (0..case.len).map(|_| stream.below(u32::try_from(shape.vocab).expect("ids are u32"))).collect(),
-                prompt: 1,
+            .map(|_| {
+                let vocab = u32::try_from(shape.vocab).expect("ids are u32");
+                Row::new((0..case.len).map(|_| stream.below(vocab)).collect(), 1)
             })
             .collect();
         let predicted = case.rows * (case.len - 1);

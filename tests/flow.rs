@@ -164,7 +164,7 @@ fn staleness_is_measured_against_the_version_that_sampled() {
             .filter(|line| line["update"].as_u64() == Some(update))
             .map(|line| {
                 let prompt = ids(line, "prompt_ids");
-                Row { prompt: prompt.len(), ids: [prompt, ids(line, "ids")].concat() }
+                Row::new([&prompt[..], &ids(line, "ids")].concat(), prompt.len())
             })
             .collect();
         let tokens: usize = rows.iter().map(|row| row.targets().len()).sum();

@@ -69,7 +69,7 @@ fn case(arch: &str) -> Case {
     let model = Model::load(&cpu, &checkpoint, recipe).expect("loads");
     let (shape, ids) = reference.ids("ids");
     // One token of prompt, so that every position but the last predicts.
-    let rows = ids.chunks(shape[1]).map(|ids| Row { ids: ids.to_vec(), prompt: 1 }).collect();
+    let rows = ids.chunks(shape[1]).map(|ids| Row::new(ids.to_vec(), 1)).collect();
     Case { cpu, model, rows, reference, dir }
 }
 

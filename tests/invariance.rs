@@ -291,7 +291,7 @@ fn check(arch: &str) {
             .iter()
             .map(|s| {
                 let prompt = &prompts[usize::try_from(s.sample).expect("small") / SAMPLES as usize];
-                Row { ids: [&prompt[..], &s.ids].concat(), prompt: prompt.len() }
+                Row::new([&prompt[..], &s.ids].concat(), prompt.len())
             })
             .collect();
         let different = want.iter().map(|s| &s.ids).collect::<std::collections::HashSet<_>>();

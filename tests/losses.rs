@@ -227,8 +227,7 @@ fn gradients_depend_on_neither_behaviour_nor_threads() {
     let models =
         ["student", "teacher", "third", "rubbish"].map(|name| common::load(&one, &dir.path().join(name), "f32"));
     let models = models.each_ref();
-    let rows: Vec<Row> =
-        (0..4).map(|i| Row { ids: (0..12 + i).map(|t| (i * 17 + t * 5) % 60).collect(), prompt: 3 }).collect();
+    let rows: Vec<Row> = (0..4).map(|i| Row::new((0..12 + i).map(|t| (i * 17 + t * 5) % 60).collect(), 3)).collect();
     let mut kernel = [Kind::ReverseKl, Kind::ForwardKl].into_iter();
     for loss in ARMS {
         let file = run_file(dir.path(), "arm", loss, TWO);

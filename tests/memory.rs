@@ -107,7 +107,7 @@ fn logits_exist_for_a_block_of_rows_at_a_time() {
     // Training holds two models' logits at a time, and lays the gradient of a tile out for the head's matmuls: three times
     // what a workspace is given. The sampler's model stands for the teacher too.
     let model = engine.model();
-    let rows = [Row { ids, prompt: 1 }];
+    let rows = [Row::new(ids, 1)];
     let (mut learner, mut side) = (Learner::new(model, TOKENS, 1), Side::new(model, TOKENS, 1));
     let (held, sums) = peak(|| {
         side.run(&cpu, model, &rows);

@@ -95,9 +95,9 @@ fn check_training(cpu: &Cpu, dir: &Path, precision: Precision, recipe: &str) {
     let checkpoint = Checkpoint::open(dir).expect("opens");
     let mut master = Master::load(&checkpoint, precision).expect("loads");
     let rows: Vec<Row> = (0..6_usize)
-        .map(|i| Row {
-            ids: (0..30 + i).map(|t| u32::try_from((i * 31 + t * 7) % 500).expect("small")).collect(),
-            prompt: 4 + i,
+        .map(|i| {
+            let ids = (0..30 + i).map(|t| u32::try_from((i * 31 + t * 7) % 500).expect("small"));
+            Row::new(ids.collect(), 4 + i)
         })
         .collect();
     let tokens = rows.iter().map(|row| row.ids.len()).sum();

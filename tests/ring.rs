@@ -155,7 +155,7 @@ fn forgetful(ring: &Path, model: &Path, updates: std::ops::Range<u64>) {
         };
         let arrays = lease.arrays();
         let prompt = arrays.mask.iter().position(|&mask| mask == 1).expect("a completion");
-        let row = Row { ids: arrays.tokens.to_vec(), prompt };
+        let row = Row::new(arrays.tokens.to_vec(), prompt);
         let forgets = updates.contains(&lease.number()) && lease.number().is_multiple_of(7);
         scorer.run(&row, lease.meta().temperature).expect("it can be scored");
         let first = if forgets { 0 } else { prompt };

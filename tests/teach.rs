@@ -71,7 +71,7 @@ impl Bench {
 fn batch(seed: u32, rows: u32) -> Vec<Row> {
     let row = |at: u32| {
         let (length, prompt) = (3 + (seed * 7 + at * 5) % 30, 1 + (seed + at) % 2);
-        Row { ids: (0..length).map(|i| (seed * 31 + at * 17 + i * 13) % 60).collect(), prompt: prompt as usize }
+        Row::new((0..length).map(|i| (seed * 31 + at * 17 + i * 13) % 60).collect(), prompt as usize)
     };
     (0..rows).map(row).collect()
 }
@@ -257,7 +257,7 @@ fn what_is_wrong_is_named() {
     let error = teacher.receive().expect_err("one row is missing");
     assert!(matches!(&error, TeachError::Missing { rows, .. } if rows == &[1]), "{error}");
     assert_eq!(teacher.receive().expect("scores"), Received::Hidden(here(&bench, &batch(5, 2)).0));
-    let error = teacher.send(&[Row { ids: vec![1; 500], prompt: 1 }], 0).expect_err("too long");
+    let error = teacher.send(&[Row::new(vec![1; 500], 1)], 0).expect_err("too long");
     assert!(matches!(error, TeachError::Row { tokens: 500, .. }), "{error}");
     drop(teacher);
 

@@ -53,7 +53,7 @@ pub fn run(args: &EvalArgs, global: &Global) -> Result<ExitCode, Failure> {
             (source, spec.prompt_max(), spec.completion_max())
         }
         (None, Some(file)) => {
-            let source = Source::open_file(file, Tokenizer::open(&folder.dir)?, folder.chat.as_ref(), args.seed)?;
+            let source = Source::open_file(file, Tokenizer::open(&folder.dir)?, folder.chat.as_ref(), &[], args.seed)?;
             let longest = source.longest();
             (source, longest, 256)
         }

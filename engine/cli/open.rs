@@ -161,7 +161,9 @@ impl Folder {
     pub fn read(&self, input: &InputArgs) -> Result<Vec<Vec<u32>>, Failure> {
         let read = match (&input.prompts, &input.ids, &input.prompt) {
             (Some(file), _, _) | (_, Some(file), _) => prompts::read(file)?,
-            (_, _, Some(text)) => vec![Prompt { source: Source::Text(text.clone()), answer: None, line: 1 }],
+            (_, _, Some(text)) => {
+                vec![Prompt { source: Source::Text(text.clone()), answer: None, teacher: None, line: 1 }]
+            }
             _ => unreachable!("clap requires one of them"),
         };
         let file = input.prompts.as_ref().or(input.ids.as_ref());

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use clap::Args;
 use opd::clock::Stopwatch;
 use opd::config::{Config, Schedule, Task};
-use opd::train::{EvalReport, Summary, Trainer};
+use opd::train::{EvalReport, Origin, Summary, Trainer};
 use serde_json::{Value, json};
 
 use super::table::Table;
@@ -58,7 +58,9 @@ pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
     }
     let out = &config.out;
     let reference = config.loss.reference_dir(&config.student);
-    let models = [&config.student, &config.teacher].into_iter().chain(&reference).map(PathBuf::as_path);
+    let teachers = config.teachers();
+    let models = teachers.iter().map(|&(_, folder)| folder).chain([&config.student]).chain(&reference);
+    let models = models.map(PathBuf::as_path);
     if let Some(model) = opd::train::model_inside(out, models).filter(|_| !args.resume) {
         return Err(format!(
             "{} lies in {}, the folder of this run, which would be set aside with it: set `out` to another folder",
@@ -104,12 +106,12 @@ pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
     };
     say_eval(&before);
     let mut after = log.eval(|_| true)?.unwrap_or_else(|| before.clone());
-    // Whose completions the first updates train on, where that is the teacher.
-    let by_teacher = opd::train::Origin {
-        student: origin.teacher.clone(),
-        recipe_hash: trainer.teacher_recipe().unwrap_or_default(),
-        ..origin.clone()
-    };
+    // Whose completions the first updates train on, where they are a teacher's.
+    let hashes = std::iter::once(&origin.teacher).chain(origin.teachers.values()).cloned();
+    let by_teacher: Vec<Origin> = hashes
+        .zip(trainer.teacher_recipes())
+        .map(|(student, recipe_hash)| Origin { student, recipe_hash, ..origin.clone() })
+        .collect();
     let mut lamp = config.loss.lambda.filter(|&lambda| lambda > 1.0);
     let mut live = Live::new(global, trainer.updates(), updates, after.accuracy);
     let every = u64::from(config.eval.every);
@@ -117,8 +119,12 @@ pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
     while trainer.updates() < updates {
         let sequences = config.sequences();
         let (report, rollouts) = trainer.update(&mut |done| live.sampled(done, sequences))?;
-        let origin = if report.phase.is_some() { &by_teacher } else { &origin };
-        log.rollouts(report.update, &rollouts, &config, origin)?;
+        let rollout_of = |at: usize| {
+            let offline = report.phase.is_some();
+            let origin = if offline { &by_teacher[rollouts[at].0.teacher] } else { &origin };
+            rollout_line(report.update, &rollouts[at], &config, origin)
+        };
+        log.rollouts((0..rollouts.len()).map(rollout_of))?;
         let line = json!(report);
         log.metrics(&line)?;
         views.metrics(&line);
@@ -139,7 +145,7 @@ pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
         }
         let last = report.update == updates;
         if last || (every > 0 && report.update % every == 0) {
-            views.samples(&trainer, &rollouts, |at| rollout_line(report.update, &rollouts[at], &config, origin));
+            views.samples(&trainer, &rollouts, rollout_of);
             after = trainer.evaluate()?;
             let line = json!({"eval": after});
             log.metrics(&line)?;
@@ -211,6 +217,12 @@ fn table(config: &Config, held_out: bool, before: &EvalReport, after: &EvalRepor
         format!("{:.4}", before.kl_teacher),
         format!("{:.4}", after.kl_teacher),
     ]);
+    if let (Some(before), Some(after)) = (&before.kl_by_teacher, &after.kl_by_teacher) {
+        for (name, kl) in before {
+            let now = after.get(name).map_or("-".to_owned(), |kl| format!("{kl:.4}"));
+            quality.row([format!("  on prompts of {name}"), format!("{kl:.4}"), now]);
+        }
+    }
     let mut stages = Table::new(["stage", "seconds", "share", "tokens/s"]);
     let all = s.rollout_s + s.teacher_s + s.behaviour_s + s.train_s + s.sync_s + s.wait_s;
     for (name, seconds) in [
@@ -257,15 +269,20 @@ fn rollout_line(
     update: u64,
     (asked, r): &(opd::source::Asked, engine::rollout::Rollout),
     config: &Config,
-    origin: &opd::train::Origin,
+    origin: &Origin,
 ) -> Value {
-    json!({
+    let mut line = json!({
         "update": update, "prompt_ids": asked.prompt, "ids": r.ids, "logprobs_rollout": r.logprobs,
         "versions": r.versions, "seed": config.seed, "sample": r.sample,
         "temperature": config.rollout.temperature, "top_p": config.rollout.top_p,
         "recipe": origin.recipe_hash, "model": origin.student, "finish": r.finish.name(),
         "top_k": 0, "min_p": 0.0, "device": origin.device,
-    })
+    });
+    let teachers = config.teachers();
+    if teachers.len() > 1 {
+        line["teacher"] = teachers[asked.teacher].0.into();
+    }
+    line
 }
 
 /// The run's folder: resolved configuration, metrics, rollouts.
@@ -317,16 +334,9 @@ impl Log {
         writeln!(self.metrics, "{value}").map_err(|e| format!("{}: {e}", self.metrics_path.display()).into())
     }
 
-    fn rollouts(
-        &mut self,
-        update: u64,
-        rollouts: &[(opd::source::Asked, engine::rollout::Rollout)],
-        config: &Config,
-        origin: &opd::train::Origin,
-    ) -> Result<(), Failure> {
+    fn rollouts(&mut self, lines: impl Iterator<Item = Value>) -> Result<(), Failure> {
         let mut text = String::new();
-        for rollout in rollouts {
-            let line = rollout_line(update, rollout, config, origin);
+        for line in lines {
             text += &line.to_string();
             text.push('\n');
         }

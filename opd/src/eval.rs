@@ -91,15 +91,16 @@ pub fn evaluate(
         }
         result.completions += 1;
         result.truncated += u64::from(rollout.finish == Finish::Length);
-        result.rows.push(row(&asked.prompt, rollout));
+        result.rows.push(row(asked, rollout));
     }
     Ok(result)
 }
 
 /// A rollout with its prompt, as the trainer runs it.
 #[must_use]
-pub fn row(prompt: &[u32], rollout: &Rollout) -> Row {
-    Row { ids: [prompt, &rollout.ids].concat(), prompt: prompt.len() }
+pub fn row(asked: &Asked, rollout: &Rollout) -> Row {
+    let Asked { prompt, teacher, .. } = asked;
+    Row { ids: [&prompt[..], &rollout.ids].concat(), prompt: prompt.len(), teacher: *teacher }
 }
 
 /// All rollouts of `requests` in request and sample order, or the first error. `tick` is called as each finishes.

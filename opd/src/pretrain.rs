@@ -144,7 +144,7 @@ impl Pretrainer {
             .map(|i| {
                 let problem = s.task.problem(s.seed, Split::Train, i);
                 let prompt = problem.prompt.len();
-                Row { ids: [problem.prompt, problem.solution].concat(), prompt }
+                Row::new([problem.prompt, problem.solution].concat(), prompt)
             })
             .collect();
         let tokens: usize = rows.iter().map(|row| row.targets().len()).sum();

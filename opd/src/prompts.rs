@@ -4,7 +4,8 @@
 //! * `messages`: a list of chat messages, `{"role": .., "content": ..}`;
 //! * `ids` or `prompt_ids`: token ids, for which no tokenizer is needed;
 //!
-//! and, if answers are to be judged, `answer`: a string or a number. Other keys are the data set's own and are ignored.
+//! and, if answers are to be judged, `answer`: a string or a number; in a run with several teachers also `teacher`, the
+//! name of the one that scores its completions. Other keys are the data set's own and are ignored.
 //! Blank lines are skipped, a byte order mark and CRLF are taken in stride; everything else that is wrong is an error
 //! that names file and line.
 
@@ -23,6 +24,8 @@ pub struct Prompt {
     pub source: Source,
     /// The right answer, as text.
     pub answer: Option<String>,
+    /// What stands under `teacher`, for a run that has several.
+    pub teacher: Option<Value>,
     /// The line it stands on, from 1.
     pub line: usize,
 }
@@ -94,7 +97,10 @@ pub(crate) fn bytes(file: &Path) -> Result<Vec<u8>, PromptError> {
 /// # Errors
 /// When there are no prompts, or one line is wrong.
 pub fn parse(file: &Path, bytes: &[u8]) -> Result<Vec<Prompt>, PromptError> {
-    objects(file, bytes, |line, object| Ok(Prompt { source: source(object)?, answer: answer(object)?, line }))
+    objects(file, bytes, |line, object| {
+        let teacher = object.get("teacher").cloned();
+        Ok(Prompt { source: source(object)?, answer: answer(object)?, teacher, line })
+    })
 }
 
 /// What `of` makes of each line's number and object.

@@ -11,9 +11,17 @@ pub struct Row {
     pub ids: Vec<u32>,
     /// How many of them are the prompt.
     pub prompt: usize,
+    /// Which of a run's teachers scores it: 0 is `teacher`, the others are those of `task.teachers` by name.
+    pub teacher: usize,
 }
 
 impl Row {
+    /// A row whose first `prompt` ids are the prompt, for a run's only teacher.
+    #[must_use]
+    pub fn new(ids: Vec<u32>, prompt: usize) -> Row {
+        Row { ids, prompt, teacher: 0 }
+    }
+
     /// Tokens that the loss is on.
     #[must_use]
     pub fn targets(&self) -> &[u32] {
@@ -94,13 +102,13 @@ impl Packed {
     }
 }
 
-/// Splits rows into micro-batches of at most `tokens` tokens, in order; a longer row stands alone.
+/// Splits rows into micro-batches of at most `tokens` tokens and of one teacher, in order; a longer row stands alone.
 #[must_use]
 pub fn micro_batches(rows: &[Row], tokens: usize) -> Vec<std::ops::Range<usize>> {
     let mut parts = Vec::new();
     let (mut first, mut held) = (0, 0);
     for (i, row) in rows.iter().enumerate() {
-        if i > first && held + row.ids.len() > tokens {
+        if i > first && (held + row.ids.len() > tokens || row.teacher != rows[first].teacher) {
             parts.push(first..i);
             (first, held) = (i, 0);
         }

@@ -22,8 +22,8 @@ pub enum Source {
     },
     /// Prompts of a file, visited in shuffled passes.
     File {
-        /// Prompt ids, with the answer where the file has one.
-        rows: Vec<(Vec<u32>, Option<String>)>,
+        /// What it holds.
+        rows: Vec<FileRow>,
         /// Turns completions into text for the judge.
         tokenizer: Option<Box<Tokenizer>>,
         /// Seed of the order.
@@ -35,11 +35,24 @@ pub enum Source {
     },
 }
 
+/// One prompt of a file.
+#[derive(Clone, Debug)]
+pub struct FileRow {
+    /// Prompt ids.
+    pub ids: Vec<u32>,
+    /// The answer, where the file has one.
+    pub answer: Option<String>,
+    /// Which of the run's teachers scores its completions: 0 is `teacher`, from 1 on those of `task.teachers`.
+    pub teacher: usize,
+}
+
 /// A prompt, with what judging its completion takes.
 #[derive(Clone, Debug)]
 pub struct Asked {
     /// Prompt ids.
     pub prompt: Vec<u32>,
+    /// Which of the run's teachers scores its completions.
+    pub teacher: usize,
     judge: Judge,
 }
 
@@ -100,22 +113,34 @@ pub fn to_ids(
     }
 }
 
+/// Which teacher a prompt's `teacher` key names: 0 without one, from 1 on the place in `names`.
+fn teacher_of(key: Option<&serde_json::Value>, names: &[&str]) -> Result<usize, String> {
+    let (Some(value), false) = (key, names.is_empty()) else { return Ok(0) };
+    let found = value.as_str().and_then(|name| names.iter().position(|known| *known == name));
+    found.map(|at| at + 1).ok_or_else(|| {
+        format!(
+            "`teacher` is {value}, which is none of task.teachers: {}; leave it out for `teacher` itself",
+            names.join(", ")
+        )
+    })
+}
+
 impl Source {
-    /// Reads a prompt file for a model.
+    /// Reads a prompt file for a model. `teachers` are the names of the run's teachers beside the first; without any, a
+    /// file's `teacher` keys are its own.
     pub fn open_file(
         file: &Path,
         tokenizer: Option<Tokenizer>,
         chat: Option<&ChatTemplate>,
+        teachers: &[&str],
         seed: u64,
     ) -> Result<Source, SourceError> {
         let mut rows = Vec::new();
         for prompt in prompts::read(file)? {
-            let ids = to_ids(&prompt.source, tokenizer.as_ref(), chat).map_err(|what| SourceError::Line {
-                file: file.to_owned(),
-                line: prompt.line,
-                what,
-            })?;
-            rows.push((ids, prompt.answer));
+            let failed = |what| SourceError::Line { file: file.to_owned(), line: prompt.line, what };
+            let ids = to_ids(&prompt.source, tokenizer.as_ref(), chat).map_err(failed)?;
+            let teacher = teacher_of(prompt.teacher.as_ref(), teachers).map_err(failed)?;
+            rows.push(FileRow { ids, answer: prompt.answer, teacher });
         }
         let all: Vec<usize> = (0..rows.len()).collect();
         Ok(Source::File { rows, tokenizer: tokenizer.map(Box::new), seed, train: all.clone(), test: all })
@@ -127,7 +152,7 @@ impl Source {
     pub fn hold_out(mut self) -> Source {
         if let Source::File { rows, train, test, .. } = &mut self {
             let (for_test, for_train): (Vec<usize>, Vec<usize>) =
-                (0..rows.len()).partition(|&at| split_of(&rows[at].0) == Split::Test);
+                (0..rows.len()).partition(|&at| split_of(&rows[at].ids) == Split::Test);
             if !for_test.is_empty() && !for_train.is_empty() {
                 (*train, *test) = (for_train, for_test);
             }
@@ -147,7 +172,7 @@ impl Source {
     /// Leaves out prompts of more than `max` tokens.
     pub fn shorter_than(mut self, max: usize, file: &Path) -> Result<Source, SourceError> {
         if let Source::File { rows, train, test, .. } = &mut self {
-            rows.retain(|(ids, _)| ids.len() <= max);
+            rows.retain(|row| row.ids.len() <= max);
             if rows.is_empty() {
                 return Err(SourceError::AllTooLong { file: file.to_owned(), max });
             }
@@ -162,7 +187,7 @@ impl Source {
     pub fn longest(&self) -> usize {
         match self {
             Source::Task { spec, .. } => spec.prompt_max(),
-            Source::File { rows, .. } => rows.iter().map(|(ids, _)| ids.len()).max().unwrap_or(0),
+            Source::File { rows, .. } => rows.iter().map(|row| row.ids.len()).max().unwrap_or(0),
         }
     }
 
@@ -172,7 +197,7 @@ impl Source {
         match self {
             Source::Task { spec, seed } => {
                 let problem = spec.problem(*seed, split, index);
-                Asked { prompt: problem.prompt.clone(), judge: Judge::Problem(problem) }
+                Asked { prompt: problem.prompt.clone(), teacher: 0, judge: Judge::Problem(problem) }
             }
             Source::File { rows, seed, train, test, .. } => {
                 let split_rows = if split == Split::Train { train } else { test };
@@ -186,8 +211,8 @@ impl Source {
                         order[at]
                     }
                 };
-                let (prompt, answer) = &rows[at];
-                Asked { prompt: prompt.clone(), judge: answer.clone().map_or(Judge::None, Judge::Answer) }
+                let FileRow { ids, answer, teacher } = rows[at].clone();
+                Asked { prompt: ids, teacher, judge: answer.map_or(Judge::None, Judge::Answer) }
             }
         }
     }
@@ -197,12 +222,15 @@ impl Source {
     pub fn fingerprint(&self) -> Option<String> {
         let Source::File { rows, .. } = self else { return None };
         let mut hasher = blake3::Hasher::new();
-        for (ids, answer) in rows {
+        for FileRow { ids, answer, teacher } in rows {
             hasher.update(&(ids.len() as u64).to_le_bytes());
             hasher.update(bytemuck::cast_slice(ids));
             let answer = answer.as_deref().unwrap_or_default();
             hasher.update(&(answer.len() as u64).to_le_bytes());
             hasher.update(answer.as_bytes());
+            if *teacher > 0 {
+                hasher.update(&(*teacher as u64).to_le_bytes()); // a file with one teacher has the hash that it always had
+            }
         }
         Some(hasher.finalize().to_hex().to_string())
     }
@@ -224,9 +252,7 @@ impl Source {
     pub fn judges(&self) -> bool {
         match self {
             Source::Task { .. } => true,
-            Source::File { rows, tokenizer, .. } => {
-                tokenizer.is_some() && rows.iter().all(|(_, answer)| answer.is_some())
-            }
+            Source::File { rows, tokenizer, .. } => tokenizer.is_some() && rows.iter().all(|row| row.answer.is_some()),
         }
     }
 
@@ -258,7 +284,7 @@ mod tests {
         let path = dir.path().join("prompts.jsonl");
         let text: String = (0..lines).map(|i| format!("{{\"ids\": [{i}, 7]}}\n")).collect();
         std::fs::write(&path, text).expect("written");
-        Source::open_file(&path, None, None, 3).expect("reads")
+        Source::open_file(&path, None, None, &[], 3).expect("reads")
     }
 
     #[test]

@@ -101,7 +101,11 @@ pub fn rollouts(
     bar.set_message("sample");
     let sampled = opd::eval::collect(&mut engine, &requests, limits, &mut |_| bar.inc(1))?;
     bar.finish_and_clear();
-    let rows = sampled.iter().map(|rollout| opd::eval::row(&prompts[rollout.request], rollout)).collect();
+    let row = |rollout: &engine::rollout::Rollout| {
+        let prompt = &prompts[rollout.request];
+        opd::sequences::Row::new([&prompt[..], &rollout.ids].concat(), prompt.len())
+    };
+    let rows = sampled.iter().map(row).collect();
     let set = RolloutSet::new(rows, 1.0, "sampled completions")?;
     let lines: String = sampled
         .iter()
@@ -156,7 +160,7 @@ fn prompts(args: &TuneArgs, folder: &Folder, n: usize) -> Result<(Vec<Vec<u32>>,
 }
 
 fn prompts_hash(prompts: &[Vec<u32>]) -> String {
-    let rows = prompts.iter().map(|ids| opd::sequences::Row { ids: ids.clone(), prompt: ids.len() }).collect();
+    let rows = prompts.iter().map(|ids| opd::sequences::Row::new(ids.clone(), ids.len())).collect();
     // One hash for all lists of ids: that of rollouts without completions.
     RolloutSet { rows, prompts: Vec::new(), temperature: 1.0 }.hash()
 }

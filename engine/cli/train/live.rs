@@ -169,6 +169,7 @@ mod tests {
             version: 120,
             loss: 0.12345,
             kl_teacher: 0.30611,
+            kl_by_teacher: None,
             kl_forward: 0.4,
             entropy: 1.0,
             mismatch_nats: 0.17,

@@ -47,7 +47,16 @@ impl Config {
                 };
                 Fault { key: format!("task.{}", error.key()), value, must }
             })?,
-            Task::Prompts(task) => need("task.max_prompt", task.max_prompt, task.max_prompt > 0, "at least 1")?,
+            Task::Prompts(task) => {
+                need("task.max_prompt", task.max_prompt, task.max_prompt > 0, "at least 1")?;
+                for (name, folder) in &task.teachers {
+                    let must = "the folder of a model, under a name that is not empty and not \"teacher\"";
+                    let named = !name.trim().is_empty() && name != "teacher" && !folder.as_os_str().is_empty();
+                    need(&format!("task.teachers.{name}"), format!("{folder:?}"), named, must)?;
+                }
+                let must = "absent with `task.teachers`: a ring carries the scores of one teacher";
+                need("ring", "set", self.ring.is_none() || task.teachers.is_empty(), must)?;
+            }
         }
         self.loss.check()?;
         // Loading made the path of a recipe file absolute. What it holds shows when the student is opened.

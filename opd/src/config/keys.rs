@@ -95,7 +95,11 @@ fn without_task() -> Table {
 }
 
 fn prompt_task() -> Task {
-    Task::Prompts(PromptTask { prompts: "prompts.jsonl".into(), max_prompt: defaults::max_prompt() })
+    Task::Prompts(PromptTask {
+        prompts: "prompts.jsonl".into(),
+        max_prompt: defaults::max_prompt(),
+        teachers: [("name".to_owned(), "teacher".into())].into(),
+    })
 }
 
 fn table(value: &impl serde::Serialize) -> Table {

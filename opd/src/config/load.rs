@@ -167,6 +167,9 @@ pub(super) fn parse(
     }
     if let Task::Prompts(task) = &mut config.task {
         task.prompts = folder.join(&task.prompts);
+        for path in task.teachers.values_mut().filter(|path| !path.as_os_str().is_empty()) {
+            *path = folder.join(&*path);
+        }
     }
     let recipe = folder.join(&config.rollout.recipe);
     let built_in = engine::recipe::BUILT_IN.contains(&config.rollout.recipe.as_str());
@@ -315,6 +318,9 @@ fn require_task(table: &Table, origins: &Origins) -> Result<(), ConfigError> {
     }
 }
 
+/// The table whose keys are names.
+const TEACHERS: &str = "task.teachers";
+
 fn check_table(table: &Table, known: &Table, prefix: &str, origins: &Origins) -> Result<(), ConfigError> {
     for (key, value) in table {
         let path = join(prefix, key);
@@ -322,6 +328,11 @@ fn check_table(table: &Table, known: &Table, prefix: &str, origins: &Origins) ->
             return Err(unknown_key(&path, key, known, prefix, origins));
         };
         match (example, value) {
+            // Its keys are the file's own names.
+            (Value::Table(_), Value::Table(table)) if path == TEACHERS => {
+                let any = table.keys().map(|name| (name.clone(), Value::String(String::new()))).collect();
+                check_table(table, &any, &path, origins)?;
+            }
             (Value::Table(known), Value::Table(table)) => check_table(table, known, &path, origins)?,
             (_, Value::Table(table)) if path == "schedule" => check_table(table, &keys::schedule(), &path, origins)?,
             (Value::Integer(_), &Value::Integer(value)) => {

@@ -14,6 +14,7 @@
 //! [task]                          # a procedural task, or: prompts = "file.jsonl", max_prompt = 1024
 //! name = "modular-chain"
 //! depth = 8
+//! # teachers = { code = "models/code" }   # prompts: others beside `teacher`, which a prompt's `teacher` key names
 //!
 //! [loss]
 //! kind = "reverse-kl"             # forward-kl, jsd, skewed-reverse-kl, skewed-forward-kl, sampled, k2,
@@ -82,6 +83,7 @@ mod load;
 mod loss;
 mod loss_words;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -198,6 +200,22 @@ pub struct PromptTask {
     /// The most tokens a prompt may have.
     #[serde(default = "defaults::max_prompt")]
     pub max_prompt: u32,
+    /// Folders of teachers beside `teacher`, by the name that a prompt's `teacher` key calls them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub teachers: BTreeMap<String, PathBuf>,
+}
+
+impl Config {
+    /// The teachers in this run's order: `teacher`, then those of `task.teachers` by name, each with its folder. A prompt's
+    /// teacher is an index into it.
+    #[must_use]
+    pub fn teachers(&self) -> Vec<(&str, &PathBuf)> {
+        let mut all = vec![("teacher", &self.teacher)];
+        if let Task::Prompts(task) = &self.task {
+            all.extend(task.teachers.iter().map(|(name, folder)| (&name[..], folder)));
+        }
+        all
+    }
 }
 
 /// How the student is sampled.

@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::*;
@@ -39,7 +40,7 @@ fn paths_and_lengths_are_resolved() {
     assert_eq!(config.sequences(), 256);
     let text = "student = \"s\"\nteacher = \"t\"\n[task]\nprompts = \"p.jsonl\"\n[rollout]\nrecipe = \"fp8\"\n";
     let config = parse(text).unwrap();
-    let want = PromptTask { prompts: "/file/p.jsonl".into(), max_prompt: 1024 };
+    let want = PromptTask { prompts: "/file/p.jsonl".into(), max_prompt: 1024, teachers: BTreeMap::new() };
     assert_eq!((config.task, config.rollout.max_tokens), (Task::Prompts(want), 256));
     assert_eq!(config.rollout.recipe, "fp8");
     assert_eq!(parse(&format!("{SMALLEST}[rollout]\nmax_tokens = 5")).unwrap().rollout.max_tokens, 5);
@@ -140,7 +141,8 @@ fn errors_name_place_key_and_remedy() {
             "student = 's'\nteacher = 't'\ntask = 'copy'".into(),
             "run.toml:3: `task` is \"copy\", text in quotes; it must be a table",
         ),
-        (SMALLEST.replace("student", "teachers"), "run.toml:1: unknown key `teachers`; did you mean `teacher`?"),
+        (SMALLEST.replace("student", "teachrs"), "run.toml:1: unknown key `teachrs`; did you mean `teacher`?"),
+        (SMALLEST.replace("student", "teachers"), "run.toml:1: unknown key `teachers`; did you mean `task.teachers`?"),
         (SMALLEST.replace("student = \"s\"", ""), "run.toml: `student` is missing: the folder of the model to train"),
         (
             SMALLEST.replace("\"s\"", "\"\""),

@@ -35,11 +35,10 @@ pub(crate) trait Teacher: Send {
     fn finish(&mut self) {}
 }
 
-/// A teacher in this process, on the CPU.
+/// The teachers in this process, on the CPU; each row is scored by its own.
 pub(crate) struct LocalTeacher {
     pub cpu: Arc<Cpu>,
-    pub model: Arc<Model>,
-    pub side: Box<Side>,
+    pub models: Vec<(Arc<Model>, Side)>,
     pub micro_tokens: usize,
     pub answers: VecDeque<Vec<f32>>,
 }
@@ -52,8 +51,9 @@ impl Teacher for LocalTeacher {
     fn ask(&mut self, rows: &[Row], _version: u64) -> Result<(), TeachError> {
         let mut hidden = Vec::new();
         for part in micro_batches(rows, self.micro_tokens) {
-            self.side.run(&self.cpu, &self.model, &rows[part]);
-            hidden.extend_from_slice(&self.side.hidden);
+            let (model, side) = &mut self.models[rows[part.start].teacher];
+            side.run(&self.cpu, model, &rows[part]);
+            hidden.extend_from_slice(&side.hidden);
         }
         self.answers.push_back(hidden);
         Ok(())
@@ -163,7 +163,7 @@ fn work(
         let watch = Stopwatch::start();
         let passed = match next {
             Some(Out::Sampled(sampled)) => {
-                let rows: Vec<Row> = sampled.rollouts.iter().map(|r| row(&sampled.asked.prompt, r)).collect();
+                let rows: Vec<Row> = sampled.rollouts.iter().map(|r| row(&sampled.asked, r)).collect();
                 let versions = sampled.rollouts.iter().flat_map(|r| &r.versions).map(|&(_, version)| version);
                 teacher.ask(&rows, versions.max().unwrap_or(0))?;
                 pending.push_back(Pending::Group(sampled));

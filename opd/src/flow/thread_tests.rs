@@ -41,7 +41,7 @@ impl Setup {
         let path = dir.path().join("prompts.jsonl");
         let text: String = (0..9).map(|i| format!("{{\"ids\": [{i}, 7, {}]}}\n", i + 11)).collect();
         std::fs::write(&path, text).unwrap();
-        let source = Arc::new(Source::open_file(&path, None, None, 3).unwrap());
+        let source = Arc::new(Source::open_file(&path, None, None, &[], 3).unwrap());
         let checkpoint = Checkpoint::open(dir.path()).unwrap();
         let master = Arc::new(RwLock::new(Master::load(&checkpoint, Precision::Bf16).unwrap()));
         Setup { dir, cpu, source, master }

@@ -41,7 +41,7 @@ pub(crate) fn rows(count: usize) -> (Vec<Row>, Vec<usize>) {
     let row = |_| {
         let len = 3 + stream.below(38) as usize;
         let prompt = 1 + stream.below(u32::try_from(len - 1).unwrap()) as usize;
-        Row { ids: (0..len).map(|_| stream.below(VOCAB)).collect(), prompt }
+        Row::new((0..len).map(|_| stream.below(VOCAB)).collect(), prompt)
     };
     ((0..count).map(row).collect(), (0..count).map(|i| i / 2).collect())
 }
@@ -155,7 +155,7 @@ fn kl_is_that_of_the_definition() {
     let cpu = std::sync::Arc::new(Cpu::new(1));
     let dir = folder(Arch::Llama, true, 2);
     let ids: Vec<u32> = (0..9).map(|i| (i * 5 + 1) % VOCAB).collect();
-    let row = |ids: &[u32]| Row { ids: ids.to_vec(), prompt: ids.len() - 1 };
+    let row = |ids: &[u32]| Row::new(ids.to_vec(), ids.len() - 1);
     let (checkpoint, mut model) = load(&cpu, &dir);
     let mut meter = Meter::new(&cpu, &model, vec![row(&ids)], vec![0], settings(1 << 20));
     drop(model.set_layer(&cpu, 1, quantised(&model, 1), &mut &checkpoint).unwrap());

@@ -160,7 +160,7 @@ impl RingTeacher {
     /// Publishes what waits, as far as slots are free.
     fn pump(&mut self) -> Result<(), TeachError> {
         while self.requests.credits() > 0 {
-            let Some((Row { ids, prompt }, version)) = self.waiting.front() else { break };
+            let Some((Row { ids, prompt, .. }, version)) = self.waiting.front() else { break };
             let prompt_hash = blake3::hash(bytemuck::cast_slice(&ids[..*prompt]));
             let meta = Meta {
                 rows: u32::try_from(ids.len()).expect("sequences are short"),

@@ -172,7 +172,7 @@ impl Server {
         assert_eq!(number, self.scores.next(), "requests come in order and each has one answer");
         self.scores.beat();
         let prompt = arrays.mask.iter().position(|&mask| mask == 1).unwrap_or(0);
-        let row = Row { ids: arrays.tokens.to_vec(), prompt };
+        let row = Row::new(arrays.tokens.to_vec(), prompt);
         let run = if asked.kind != Kind::Sampled || !asked.missing {
             Err("no request, but a block of scores".to_owned())
         } else if prompt == 0 {

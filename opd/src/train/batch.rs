@@ -1,11 +1,10 @@
 //! What an update trains on: completions of its prompts, sampled now or gathered from the stages, and scores that were made
 //! elsewhere.
 
-use engine::engine::Engine;
 use engine::rollout::{Limits, Request, Rollout};
 use ptx::ops::sample::Params;
 
-use super::teacher::score;
+use super::teacher::{sample_by_own, score};
 use super::{TrainError, Trainer, narrow};
 use crate::clock::Stopwatch;
 use crate::config::Config;
@@ -38,13 +37,15 @@ pub(super) enum By {
 }
 
 impl Trainer {
-    /// What update `update` trains on: sampled now, or gathered from the stages.
+    /// What update `update` trains on: sampled now, or gathered from the stages. Completions of one teacher's prompts are
+    /// side by side, so that micro-batches, which are of one teacher, are few.
     pub(super) fn batch(&mut self, update: u64, tick: &mut dyn FnMut(usize)) -> Result<Batch, TrainError> {
         let n = self.config.rollout.n as usize;
         let (mut rollouts, mut hidden, mut missing, mut teacher_s) = (Vec::new(), Vec::new(), Vec::new(), 0.0);
         match &mut self.stages {
             None => {
-                let sampled = self.sample(update, By::Student, tick)?;
+                let mut sampled = self.sample(update, By::Student, tick)?;
+                sampled.sort_by_key(|(asked, _)| asked.teacher);
                 let Some(remote) = self.teacher.remote() else {
                     let rows = rows_of(&sampled);
                     return Ok(Batch { rollouts: sampled, rows, hidden: None, missing: 0, teacher_s });
@@ -67,9 +68,10 @@ impl Trainer {
                 }
             }
             Some(stages) => {
-                let groups = stages
+                let mut groups = stages
                     .gather(&mut |prompts| tick(prompts * n))
                     .map_err(|source| TrainError::Wait { update, source })?;
+                groups.sort_by_key(|(_, group)| group.sampled.asked.teacher);
                 for (_, group) in groups {
                     match group.hidden {
                         Hidden::Rows(own) => hidden.push(own),
@@ -122,17 +124,20 @@ impl Trainer {
             .map(|(asked, prompt)| Request { prompt: asked.prompt.clone(), first_sample: prompt * n, ..base.clone() })
             .collect();
         let limits = Limits { batch: self.config.sequences(), ..Limits::default() };
-        let pages = self.policy.kv().pages();
-        let mut beside = None;
-        let engine = match by {
-            By::Student => self.rollout.as_mut().unwrap_or(&mut self.policy),
-            By::Teacher => sampler(self.teacher.engine().expect("it is in this process"), pages, &mut beside),
-        };
         let mut finished = 0;
-        let rollouts = collect(engine, &requests, limits, &mut |_| {
+        let mut tick = |_: &Rollout| {
             finished += 1;
             tick(finished);
-        })
+        };
+        let rollouts = match by {
+            By::Student => collect(self.rollout.as_mut().unwrap_or(&mut self.policy), &requests, limits, &mut tick),
+            By::Teacher => {
+                let own: Vec<usize> = asked.iter().map(|asked| asked.teacher).collect();
+                let pages = self.policy.kv().pages();
+                let teachers = self.teacher.here().expect("it is in this process");
+                sample_by_own(teachers, &own, &requests, limits, pages, &mut tick)
+            }
+        }
         .map_err(|PromptFailed { prompt, source }| TrainError::Rollout {
             update,
             prompt: first + prompt as u64,
@@ -142,12 +147,6 @@ impl Trainer {
     }
 }
 
-/// The teacher's engine as one that samples: on the CPU it has no pages, so another takes its place in `beside`, which shares
-/// the weights and has `pages` of its own.
-pub(super) fn sampler<'a>(engine: &'a mut Engine, pages: usize, beside: &'a mut Option<Engine>) -> &'a mut Engine {
-    if engine.device().is_cpu() { beside.insert(engine.beside(pages)) } else { engine }
-}
-
 pub(super) fn rows_of(rollouts: &[(Asked, Rollout)]) -> Vec<Row> {
-    rollouts.iter().map(|(asked, rollout)| row(&asked.prompt, rollout)).collect()
+    rollouts.iter().map(|(asked, rollout)| row(asked, rollout)).collect()
 }

@@ -18,8 +18,9 @@ use ptx::ops::divergence::Kind;
 use ptx::ops::round;
 use serde::Serialize;
 
-use super::batch::{By, sampler};
+use super::batch::By;
 use super::evaluate::EVAL_SAMPLES;
+use super::teacher::sample_by_own;
 use super::{TrainError, Trainer, read};
 use crate::eval::{PromptFailed, collect, row};
 use crate::learner::Views;
@@ -112,7 +113,7 @@ impl Trainer {
         if self.config.loss.is_differentiated() {
             let inv_temp = 1.0 / self.temperature();
             let objective = Objective::Composed { objective: self.config.loss.objective(), inv_temp };
-            let after = self.sums_of(update, rows, objective)?;
+            let (after, _) = self.sums_of(update, rows, objective)?;
             actual = Some(loss - after.loss / after.tokens as f64);
         }
         let kl_fixed = self.kl_on(update, &prefixes)?;
@@ -122,7 +123,7 @@ impl Trainer {
         let kl_fresh = self.kl_on(update, &own)?;
         let student_student = self.right_ends(update, &own, By::Student)?;
         let (mut student_teacher, mut teacher_student, mut teacher_teacher) = (None, None, None);
-        if student_student.is_some() && self.teacher.engine().is_some() {
+        if student_student.is_some() && self.teacher.here().is_some() {
             let teachers = self.sample_prefixes(update, By::Teacher)?;
             student_teacher = self.right_ends(update, &own, By::Teacher)?;
             teacher_student = self.right_ends(update, &teachers, By::Student)?;
@@ -176,30 +177,40 @@ impl Trainer {
                 ..base.clone()
             })
             .collect();
-        let rollouts = self.draw(update, by, &requests)?;
+        let own: Vec<usize> = asked.iter().map(|asked| asked.teacher).collect();
+        let rollouts = self.draw(update, by, &own, &requests)?;
         let sampled = rollouts.into_iter().map(|rollout| {
             let asked = asked[rollout.request].clone();
-            Sampled { row: row(&asked.prompt, &rollout), asked }
+            Sampled { row: row(&asked, &rollout), asked }
         });
         Ok(sampled.collect())
     }
 
-    fn draw(&mut self, update: u64, by: By, requests: &[Request]) -> Result<Vec<engine::rollout::Rollout>, TrainError> {
-        let pages = self.policy.kv().pages();
-        let mut beside = None;
-        let engine = match by {
-            By::Student => &mut self.policy, // at training precision, whatever the rollout's recipe
-            By::Teacher => sampler(self.teacher.engine().expect("it is in this process"), pages, &mut beside),
-        };
-        collect(engine, requests, Limits::default(), &mut |_| {})
-            .map_err(|source: PromptFailed| TrainError::Eval { update, source })
+    fn draw(
+        &mut self,
+        update: u64,
+        by: By,
+        own: &[usize],
+        requests: &[Request],
+    ) -> Result<Vec<engine::rollout::Rollout>, TrainError> {
+        match by {
+            // At training precision, whatever the rollout's recipe.
+            By::Student => collect(&mut self.policy, requests, Limits::default(), &mut |_| {}),
+            By::Teacher => {
+                let pages = self.policy.kv().pages();
+                let teachers = self.teacher.here().expect("it is in this process");
+                sample_by_own(teachers, own, requests, Limits::default(), pages, &mut |_| {})
+            }
+        }
+        .map_err(|source: PromptFailed| TrainError::Eval { update, source })
     }
 
     /// KL(student || teacher), the mean over the completions' tokens.
     fn kl_on(&mut self, update: u64, prefixes: &[Sampled]) -> Result<f64, TrainError> {
-        let rows: Vec<Row> = prefixes.iter().map(|sampled| sampled.row.clone()).collect();
+        let mut rows: Vec<Row> = prefixes.iter().map(|sampled| sampled.row.clone()).collect();
+        rows.sort_by_key(|row| row.teacher);
         let inv_temp = 1.0 / self.temperature();
-        let sums = self.sums_of(update, &rows, Objective::Distill { kind: Kind::ReverseKl, inv_temp })?;
+        let (sums, _) = self.sums_of(update, &rows, Objective::Distill { kind: Kind::ReverseKl, inv_temp })?;
         Ok(sums.kl_reverse / sums.tokens as f64)
     }
 
@@ -236,7 +247,8 @@ impl Trainer {
             .iter()
             .map(|sampled| (sampled.asked.clone(), sampled.row.targets()[..cut(sampled)].to_vec()))
             .collect();
-        let rollouts = self.draw(update, by, &requests)?;
+        let own: Vec<usize> = judged.iter().map(|sampled| sampled.asked.teacher).collect();
+        let rollouts = self.draw(update, by, &own, &requests)?;
         let mut right = 0_u64;
         for rollout in &rollouts {
             let (asked, start) = &kept[rollout.request];
@@ -247,9 +259,15 @@ impl Trainer {
         Ok(Some(right as f64 / rollouts.len() as f64))
     }
 
-    /// Loss and distances of rows at the weights in force; nothing is trained.
-    pub(super) fn sums_of(&mut self, update: u64, rows: &[Row], objective: Objective) -> Result<Sums, TrainError> {
-        let (mut sums, mut used) = (Sums::default(), 0);
+    /// Loss and distances of rows at the weights in force, and KL(student || teacher) of each completion token in nats;
+    /// nothing is trained.
+    pub(super) fn sums_of(
+        &mut self,
+        update: u64,
+        rows: &[Row],
+        objective: Objective,
+    ) -> Result<(Sums, Vec<f64>), TrainError> {
+        let (mut sums, mut kl, mut used) = (Sums::default(), Vec::new(), 0);
         let hidden = self.hidden_of(update, rows)?;
         for part in micro_batches(rows, self.micro_tokens) {
             let failed = |source| TrainError::Device { update, source };
@@ -269,7 +287,8 @@ impl Trainer {
                 .micro_batch(&self.cpu, self.policy.model(), objective, part_rows, views, self.valid, 0.0, false)
                 .map_err(|source| self.failed(update, part.start, part_rows, &[], source))?;
             sums.add(&micro);
+            kl.extend_from_slice(&self.learner.by_row.kl);
         }
-        Ok(sums)
+        Ok((sums, kl))
     }
 }

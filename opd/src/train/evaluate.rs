@@ -35,11 +35,12 @@ impl Trainer {
             first_sample: EVAL_SAMPLES + (1 << 32),
             ..settings
         };
-        let rows =
+        let mut rows =
             evaluate(&mut self.policy, &self.source, sampled, &self.stop_ids, Limits::default()).map_err(failed)?.rows;
+        rows.sort_by_key(|row| row.teacher); // micro-batches are of one teacher
         // Its loss is not reported: what is, the distance to the teacher itself, is the same for every objective.
         let objective = Objective::Distill { kind: Kind::ReverseKl, inv_temp: 1.0 / self.temperature() };
-        let sums = self.sums_of(update, &rows, objective)?;
+        let (sums, by_token) = self.sums_of(update, &rows, objective)?;
         Ok(EvalReport {
             update,
             accuracy: judged.accuracy(),
@@ -47,6 +48,7 @@ impl Trainer {
             judged: judged.judged,
             truncated: judged.truncated,
             kl_teacher: sums.kl_reverse / sums.tokens as f64,
+            kl_by_teacher: self.by_teacher(&rows, &by_token),
         })
     }
 }

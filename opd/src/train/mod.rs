@@ -21,6 +21,7 @@ mod report;
 mod save;
 mod teacher;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
@@ -55,6 +56,9 @@ pub struct Origin {
     pub student: String,
     /// Hash of the teacher.
     pub teacher: String,
+    /// Hashes of the other teachers by name, of a run that has several.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub teachers: BTreeMap<String, String>,
     /// Hash of the reference, of a target that takes one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reference: Option<String>,
@@ -264,6 +268,7 @@ impl Trainer {
             phase: None,
             loss,
             kl_teacher: sums.kl_reverse / sums.tokens as f64,
+            kl_by_teacher: self.by_teacher(&rows, &self.token_kl),
             kl_forward: sums.kl_forward / sums.tokens as f64,
             entropy: sums.entropy / sums.tokens as f64,
             mismatch_nats: mismatch.d_nats(),

@@ -31,7 +31,8 @@ impl Trainer {
         tick: &mut dyn FnMut(usize),
     ) -> Result<(UpdateReport, Vec<(Asked, Rollout)>), TrainError> {
         let mut watch = Stopwatch::start();
-        let rollouts = self.sample(update, By::Teacher, tick)?;
+        let mut rollouts = self.sample(update, By::Teacher, tick)?;
+        rollouts.sort_by_key(|(asked, _)| asked.teacher); // as `Trainer::batch` lays them out
         let rows = rows_of(&rollouts);
         let rollout_s = watch.lap_s();
         let inv_temp = 1.0 / self.temperature();
@@ -89,6 +90,7 @@ impl Trainer {
             phase: Some("offline"),
             loss: per_token(loss),
             kl_teacher: per_token(sums.kl_reverse),
+            kl_by_teacher: self.by_teacher(&rows, &self.token_kl),
             kl_forward: per_token(sums.kl_forward),
             entropy: per_token(sums.entropy),
             mismatch_nats: nothing,

@@ -18,6 +18,7 @@ use super::folder;
 use super::past::Past;
 use super::report::Totals;
 use super::save::{self, SaveError};
+use super::teacher::Local;
 use super::{Behaviour, Origin, Teacher, Trainer};
 use crate::config::{Config, InFlight, LossKind, Task};
 use crate::flow::{LocalTeacher, RemoteTeacher, Settings, Stages, Start};
@@ -72,8 +73,8 @@ pub enum OpenError {
          compares distributions over the same tokens, so take models of one family"
     )]
     TokenizerMismatch {
-        /// teacher or reference.
-        role: &'static str,
+        /// teacher or reference, and which.
+        role: String,
         /// The student's hash.
         student: String,
         /// The other's hash.
@@ -82,8 +83,8 @@ pub enum OpenError {
     /// The task needs ids that a model does not have.
     #[error("{role} has a vocabulary of {vocab}; the task needs {need} ids: its model must be made for the task")]
     VocabularyTooSmall {
-        /// student, teacher or reference.
-        role: &'static str,
+        /// student, teacher or reference, and which.
+        role: String,
         /// What it has.
         vocab: usize,
         /// What the task needs.
@@ -125,8 +126,8 @@ pub enum OpenError {
         "prompts of up to {prompt} tokens and completions of up to {completion} exceed the {role}'s context of {max}"
     )]
     Context {
-        /// student, teacher or reference.
-        role: &'static str,
+        /// student, teacher or reference, and which.
+        role: String,
         /// Longest prompt.
         prompt: usize,
         /// Longest completion.
@@ -148,14 +149,17 @@ impl Trainer {
     pub fn open(config: Config, device: Device, resume: bool) -> Result<Trainer, OpenError> {
         let cpu = Arc::clone(device.cpu());
         let student = open_checkpoint("student", &config.student)?;
-        let teacher = open_checkpoint("teacher", &config.teacher)?;
-        let (student_config, teacher_config) = (student.config().clone(), teacher.config().clone());
+        let named = config.teachers();
+        let teachers =
+            named.iter().map(|(_, dir)| open_checkpoint("teacher", dir)).collect::<Result<Vec<Checkpoint>, _>>()?;
+        let student_config = student.config().clone();
         let tokenizer = open_tokenizer("student", &config.student)?;
         let reference_dir = config.loss.reference_dir(&config.student);
         let reference = reference_dir.as_deref().map(|dir| open_checkpoint("reference", dir)).transpose()?;
-        let others = [("teacher", Some(&config.teacher)), ("reference", reference_dir.as_ref())];
-        for (role, dir) in others.into_iter().filter_map(|(role, dir)| Some((role, dir?))) {
-            let other = open_tokenizer(role, dir)?;
+        let others = named.iter().map(|&(name, dir)| ("teacher", called(name), dir));
+        let others = others.chain(reference_dir.as_ref().map(|dir| ("reference", "reference".to_owned(), dir)));
+        for (kind, role, dir) in others {
+            let other = open_tokenizer(kind, dir)?;
             if let (Some(a), Some(b)) = (&tokenizer, &other)
                 && a.hash() != b.hash()
             {
@@ -163,8 +167,9 @@ impl Trainer {
                 return Err(OpenError::TokenizerMismatch { role, student, other });
             }
         }
-        let mut models = vec![("student", &student_config), ("teacher", &teacher_config)];
-        models.extend(reference.as_ref().map(|reference| ("reference", reference.config())));
+        let mut models = vec![("student".to_owned(), &student_config)];
+        models.extend(named.iter().zip(&teachers).map(|((name, _), teacher)| (called(name), teacher.config())));
+        models.extend(reference.as_ref().map(|reference| ("reference".to_owned(), reference.config())));
         let vocab_both = models.iter().map(|(_, c)| c.vocab).min().expect("there is a student");
         let mut valid = tokenizer.as_ref().map_or(vocab_both, |t| t.size().min(vocab_both));
         let (source, prompt_max) = source(&config, tokenizer)?;
@@ -172,22 +177,24 @@ impl Trainer {
             return Err(OpenError::Unjudged);
         }
         if let Source::Task { .. } = source {
-            for &(role, c) in &models {
+            for (role, c) in &models {
                 if c.vocab < VOCAB_LEN {
+                    let role = role.clone();
                     return Err(OpenError::VocabularyTooSmall { role, vocab: c.vocab, need: VOCAB_LEN });
                 }
             }
             valid = valid.min(VOCAB_LEN);
         }
         let completion = config.rollout.max_tokens as usize;
-        for &(role, c) in &models {
+        for (role, c) in &models {
             if prompt_max + completion > c.max_positions {
+                let role = role.clone();
                 return Err(OpenError::Context { role, prompt: prompt_max, completion, max: c.max_positions });
             }
         }
         let mut stop_ids = source.stop_ids().to_vec();
         stop_ids.extend(&student_config.stop_ids);
-        stop_ids.extend(&teacher_config.stop_ids);
+        stop_ids.extend(teachers.iter().flat_map(|teacher| &teacher.config().stop_ids));
         stop_ids.sort_unstable();
         stop_ids.dedup();
 
@@ -206,7 +213,12 @@ impl Trainer {
             prompts: source.fingerprint(),
             bridge: config.ring.as_ref().map(|_| "hidden rows, bf16".to_owned()),
             student: student.model_hash(),
-            teacher: teacher.model_hash(),
+            teacher: teachers[0].model_hash(),
+            teachers: named[1..]
+                .iter()
+                .zip(&teachers[1..])
+                .map(|(&(name, _), teacher)| (name.to_owned(), teacher.model_hash()))
+                .collect(),
             reference: reference.as_ref().map(Checkpoint::model_hash),
             recipe_hash: recipe.hash(),
             device: device.to_string(),
@@ -242,18 +254,16 @@ impl Trainer {
         } else {
             Some(load(&device, recipe.clone(), sequences, len).map_err(on_student.clone())?)
         };
-        let identity = Recipe::built_in("identity", precision, &teacher_config)?;
         let micro_tokens = micro_tokens(&student_config).max(len);
         let rows = micro_tokens.min(sequences.max(64)); // no row is shorter than a token
         // On the CPU the teacher's pages are in its side.
         let pages = if device.is_cpu() { 0 } else { crate::side::pages(micro_tokens, rows) };
-        let teacher_vocab = valid.min(teacher_config.vocab);
         let mut remote = None;
         let teacher = if let Some(ring) = &config.ring {
             let temperature = super::narrow(config.rollout.temperature);
             let expected = Expected { model_hash: origin.teacher.clone(), precision, temperature, longest: len };
             let wait = Duration::from_secs_f64(config.wait_s);
-            let ring = RingTeacher::connect(&cpu, ring, &teacher, expected, wait)?;
+            let ring = RingTeacher::connect(&cpu, ring, &teachers[0], expected, wait)?;
             let head = ring.head();
             // It is given up before the learner gives up waiting for it, so that its own reason is told.
             let teacher = RemoteTeacher { ring: Some(ring), wait_s: 0.9 * config.wait_s, since: None };
@@ -264,10 +274,15 @@ impl Trainer {
                 Teacher::Remote(Box::new(teacher), head)
             }
         } else {
-            let engine =
-                Engine::open(&device, teacher_config, identity, 0, &mut &teacher, PAGE_LEN, pages, teacher_vocab)
-                    .map_err(failed("teacher", &config.teacher))?;
-            Teacher::Here { side: Beside::new(&engine, micro_tokens, rows), engine: Box::new(engine) }
+            let open = |(checkpoint, (_, dir)): (&Checkpoint, &(&str, &PathBuf))| {
+                let model = checkpoint.config().clone();
+                let identity = Recipe::built_in("identity", precision, &model)?;
+                let vocab = valid.min(model.vocab);
+                let engine = Engine::open(&device, model, identity, 0, &mut &*checkpoint, PAGE_LEN, pages, vocab)
+                    .map_err(failed("teacher", dir))?;
+                Ok(Local { side: Beside::new(&engine, micro_tokens, rows), engine })
+            };
+            Teacher::Here(teachers.iter().zip(&named).map(open).collect::<Result<Vec<Local>, OpenError>>()?)
         };
         let reference = match (reference, &reference_dir) {
             (Some(checkpoint), Some(dir)) => {
@@ -299,12 +314,16 @@ impl Trainer {
         let stages = lead.filter(|_| updates < u64::from(config.updates)).map(|lead| {
             let limits = Limits { batch: sequences, in_flight: config.rollout.in_flight.into(), ..Limits::default() };
             let scores: Option<Box<dyn crate::flow::Teacher>> = match &teacher {
-                Teacher::Here { engine, .. } if engine.device().is_cpu() => {
-                    let side = Box::new(Side::new(engine.model(), micro_tokens, rows));
-                    let (cpu, model, answers) = (Arc::clone(&cpu), engine.shared_model(), VecDeque::new());
-                    Some(Box::new(LocalTeacher { cpu, model, side, micro_tokens, answers }))
+                Teacher::Here(all) if device.is_cpu() => {
+                    let with_side = |local: &Local| {
+                        let engine = &local.engine;
+                        (engine.shared_model(), Side::new(engine.model(), micro_tokens, rows))
+                    };
+                    let models = all.iter().map(with_side).collect();
+                    let (cpu, answers) = (Arc::clone(&cpu), VecDeque::new());
+                    Some(Box::new(LocalTeacher { cpu, models, micro_tokens, answers }))
                 }
-                Teacher::Here { .. } => None,
+                Teacher::Here(_) => None,
                 Teacher::Remote(..) | Teacher::Staged(_) => {
                     Some(Box::new(remote.take().expect("stages have a teacher elsewhere for themselves")))
                 }
@@ -351,13 +370,20 @@ impl Trainer {
 pub fn fits_cuda(config: &Config) -> Result<(), Unsupported> {
     let precision = config.train.precision.into();
     let reference = config.loss.reference_dir(&config.student);
-    let runs = [(&config.student, &config.rollout.recipe[..]), (&config.teacher, "identity")];
-    for (dir, recipe) in runs.into_iter().chain(reference.iter().map(|dir| (dir, "identity"))) {
+    let teachers = config.teachers();
+    let student = [(&config.student, &config.rollout.recipe[..])];
+    let runs = student.into_iter().chain(teachers.into_iter().map(|(_, dir)| (dir, "identity")));
+    for (dir, recipe) in runs.chain(reference.iter().map(|dir| (dir, "identity"))) {
         let Ok(model) = ModelConfig::open(dir) else { continue };
         let Ok(recipe) = Recipe::open(recipe, precision, &model) else { continue };
         engine::cuda::check(&model, &recipe, PAGE_LEN)?;
     }
     Ok(())
+}
+
+/// A teacher in an error.
+fn called(name: &str) -> String {
+    if name == "teacher" { name.to_owned() } else { format!("teacher `{name}`") }
 }
 
 fn open_checkpoint(role: &'static str, dir: &Path) -> Result<Checkpoint, OpenError> {
@@ -382,7 +408,8 @@ fn source(config: &Config, tokenizer: Option<Tokenizer>) -> Result<(Source, usiz
         Task::Prompts(task) => {
             let chat = ChatTemplate::open(&config.student)
                 .map_err(|source| OpenError::Chat { dir: config.student.clone(), source })?;
-            let source = Source::open_file(&task.prompts, tokenizer, chat.as_ref(), config.seed)?;
+            let teachers: Vec<&str> = task.teachers.keys().map(String::as_str).collect();
+            let source = Source::open_file(&task.prompts, tokenizer, chat.as_ref(), &teachers, config.seed)?;
             let source = source.shorter_than(task.max_prompt as usize, &task.prompts)?.hold_out();
             let longest = source.longest();
             Ok((source, longest))

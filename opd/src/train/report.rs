@@ -1,6 +1,8 @@
 //! What an update, an evaluation and a whole run report. Sums are kept as numerators and denominators, so that a mean
 //! over the run is the mean over its tokens.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use engine::rollout::Rollout;
@@ -25,6 +27,9 @@ pub struct UpdateReport {
     pub loss: f64,
     /// KL(student || teacher), nats per token.
     pub kl_teacher: f64,
+    /// The same for the prompts of each teacher, of a run that has several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kl_by_teacher: Option<BTreeMap<String, f64>>,
     /// KL(teacher || student), nats per token.
     pub kl_forward: f64,
     /// Entropy of the student, nats per token.
@@ -146,6 +151,9 @@ pub struct EvalReport {
     pub truncated: u64,
     /// KL(student || teacher) on the student's own completions, nats per token.
     pub kl_teacher: f64,
+    /// The same for the prompts of each teacher, of a run that has several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kl_by_teacher: Option<BTreeMap<String, f64>>,
 }
 
 /// D by where it comes from, nats per token; the parts add up to it.

@@ -3,6 +3,7 @@
 //! `checkpoints/<update>/` gets its name when everything in it is on the disk. `trainer.json` carries the BLAKE3 of the
 //! state file and of the rollouts that were under way, so that a damaged checkpoint is recognised and passed over.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -137,6 +138,9 @@ struct Seal {
     update: u64,
     student: String,
     teacher: String,
+    /// Hashes of the other teachers by name, of a run that has several.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    teachers: BTreeMap<String, String>,
     /// Hash of the rollout recipe; checkpoints from before there were recipe files lack it.
     #[serde(default)]
     recipe: Option<String>,
@@ -198,13 +202,14 @@ impl Trainer {
                 write_synced(&folder.join(IN_FLIGHT), &bytes)?;
                 in_flight_blake3 = Some(hash(&bytes));
             }
-            let Origin { student, teacher, reference, recipe_hash, device_kind, prompts, .. } = self.origin();
+            let Origin { student, teacher, teachers, reference, recipe_hash, device_kind, prompts, .. } = self.origin();
             let (update, recipe, device) = (master.updates, Some(recipe_hash), Some(device_kind));
             let seal = Seal {
                 format: 1,
                 update,
                 student,
                 teacher,
+                teachers,
                 recipe,
                 device,
                 reference,
@@ -248,6 +253,13 @@ pub(super) fn restore(out: &Path, origin: &Origin, master: &mut Master) -> Resul
         if before != now {
             return Err(SaveError::OtherWeights { path: dir, role, before: before.clone(), now: now.clone() });
         }
+    }
+    if seal.teachers != origin.teachers {
+        let [before, now] = [&seal.teachers, &origin.teachers].map(|all| {
+            let all: Vec<String> = all.iter().map(|(name, hash)| format!("{name} {hash}")).collect();
+            if all.is_empty() { "none".to_owned() } else { all.join(", ") }
+        });
+        return Err(SaveError::OtherWeights { path: dir, role: "task.teachers", before, now });
     }
     if seal.reference != origin.reference {
         let [before, now] =

@@ -142,7 +142,7 @@ fn parse(text: &str, valid: usize, max: usize) -> Result<(Row, f32), String> {
     if !(0.0..=1e3).contains(&temperature) {
         return Err(format!("`temperature` is {}; it must be a number from 0 to 1000", value["temperature"]));
     }
-    Ok((Row { ids: all, prompt }, if temperature == 0.0 { 1.0 } else { temperature }))
+    Ok((Row::new(all, prompt), if temperature == 0.0 { 1.0 } else { temperature }))
 }
 
 #[cfg(test)]
@@ -165,7 +165,7 @@ mod tests {
             (set.prompts.clone(), set.prompt_count(), set.tokens(), set.temperature),
             (vec![0, 1, 0], 2, 4, 0.5)
         );
-        assert_eq!(set.rows[1], Row { ids: vec![1, 2, 3], prompt: 1 });
+        assert_eq!(set.rows[1], Row::new(vec![1, 2, 3], 1));
         let other = read(&format!("{a}\n{b}\n{b}\n")).unwrap();
         assert_ne!(set.hash(), other.hash());
         let greedy =
