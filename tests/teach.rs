@@ -221,9 +221,38 @@ fn a_killed_teacher_loses_and_doubles_nothing() {
     child.wait().expect("dead");
     assert_eq!(Producer::attach(&bench.ring).expect("the teacher is gone").next(), answered);
     let child = bench.start(&[]);
+    let rows = batch(99, 3);
+    teacher.send(&rows, 1).expect("sent");
+    let got = loop {
+        match teacher.receive() {
+            Ok(got) => break got,
+            Err(TeachError::Dead { .. }) => std::thread::sleep(Duration::from_millis(10)), // not there yet
+            Err(other) => panic!("{other}"),
+        }
+    };
+    assert_eq!(got, Received::Hidden(here(&bench, &rows).0));
     teacher.finish();
     let said = end(child);
-    assert_eq!(said["requests"], 0, "{said}");
+    assert_eq!(said["requests"], rows.len(), "{said}");
+}
+
+#[test]
+fn a_teacher_whom_nobody_asks_gives_up() {
+    let bench = Bench::new();
+    let output = bench.teach(&["--wait-s", "0.2"]).output().expect("it ends");
+    assert!(!output.status.success());
+    let error = stderr(&output);
+    assert!(error.contains("no learner was there for 200ms") && error.contains("--wait-s"), "{error}");
+    assert!(bench.ring.exists() && requests_path(&bench.ring).exists(), "for the next one");
+    // With a learner that is there and says nothing it waits on.
+    let child = bench.start(&["--wait-s", "1"]);
+    let mut teacher = bench.connect();
+    std::thread::sleep(Duration::from_millis(1600));
+    let rows = batch(3, 2);
+    teacher.send(&rows, 1).expect("sent");
+    assert_eq!(teacher.receive().expect("an answer"), Received::Hidden(here(&bench, &rows).0));
+    teacher.finish();
+    end(child);
 }
 
 #[test]

@@ -37,6 +37,9 @@ pub struct TeachArgs {
     /// Seconds that every answer takes at least, from when it was asked for: to see what a slow teacher costs a run.
     #[arg(long, value_name = "S", default_value_t = 0.0)]
     delay: f64,
+    /// Seconds without a learner after which it gives up.
+    #[arg(long, value_name = "S", default_value_t = 600.0)]
+    wait_s: f64,
     /// Blocks under way in each ring that is made: a power of two.
     #[arg(long, default_value_t = 8)]
     slots: u32,
@@ -86,9 +89,11 @@ pub fn run(args: &TeachArgs, global: &Global) -> Result<ExitCode, Failure> {
     let watch = Stopwatch::start();
     let scorer = Scorer::load(&cpu, &folder.checkpoint, precision, payload, valid, tokens)?;
     let model = scorer.hash().to_owned();
-    let delay = std::time::Duration::try_from_secs_f64(args.delay)
-        .map_err(|error| format!("--delay is {}: {error}", args.delay))?;
-    let mut server = Server::open(&args.ring, Rings { slots: args.slots }, scorer)?.delayed(delay);
+    let seconds = |flag: &str, s: f64| {
+        std::time::Duration::try_from_secs_f64(s).map_err(|error| format!("{flag} is {s}: {error}"))
+    };
+    let (delay, wait) = (seconds("--delay", args.delay)?, seconds("--wait-s", args.wait_s)?);
+    let mut server = Server::open(&args.ring, Rings { slots: args.slots }, scorer)?.delayed(delay).patient(wait);
     let epoch = server.epoch();
     if !global.quiet {
         eprintln!(

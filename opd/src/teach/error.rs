@@ -32,6 +32,11 @@ pub enum TeachError {
     #[error("waited {waited:?} for {what}, the deadline; {peer}")]
     Deadline { what: String, waited: Duration, peer: String },
     #[error(
+        "no learner was there for {waited:?}: start one with `leeway train --teacher ring:PATH`, or give --wait-s more seconds; \
+         the rings stay"
+    )]
+    NoLearner { waited: Duration },
+    #[error(
         "the teacher is model {found:016x}.. and {expected:016x}.. is expected: start `leeway teach` with the model that the \
          learner names, or name the other one there"
     )]

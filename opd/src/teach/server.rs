@@ -44,6 +44,7 @@ pub struct Server {
     requests: Consumer,
     done: Done,
     delay: Duration,
+    wait: Duration,
 }
 
 fn seconds(since: &Stopwatch) -> Duration {
@@ -88,7 +89,8 @@ impl Server {
         if answered > asked + 1 || asked > answered + 1 {
             return Err(TeachError::Apart { ring: path.to_owned(), answered, asked });
         }
-        let mut server = Server { scorer, scores, requests, done: Done::default(), delay: Duration::ZERO };
+        let mut server =
+            Server { scorer, scores, requests, done: Done::default(), delay: Duration::ZERO, wait: Duration::MAX };
         if asked > answered {
             server.answer_lost()?;
         }
@@ -99,6 +101,12 @@ impl Server {
     #[must_use]
     pub fn delayed(self, delay: Duration) -> Server {
         Server { delay, ..self }
+    }
+
+    /// The same teacher, which gives up when there was no learner for so long.
+    #[must_use]
+    pub fn patient(self, wait: Duration) -> Server {
+        Server { wait, ..self }
     }
 
     /// Takes the rings away, once a learner has said that it has no more to ask: they are memory, and nobody needs it.
@@ -129,14 +137,21 @@ impl Server {
     /// Answers until a learner that was there says that it has no more to ask. `refused` hears of requests without scores.
     ///
     /// # Errors
-    /// The rings are damaged.
+    /// The rings are damaged, or no learner comes.
     pub fn serve(&mut self, mut refused: impl FnMut(u64, &str)) -> Result<Done, TeachError> {
         let mut learner = false;
+        let mut alone = Stopwatch::start();
         // Requests whose answers are held back, with the time since they came.
         let mut held: VecDeque<(Lease, Stopwatch)> = VecDeque::new();
         loop {
             self.scores.beat();
-            learner |= self.requests.peer().holds_role || self.done.requests > 0;
+            let attached = self.requests.peer().holds_role;
+            learner |= attached || self.done.requests > 0;
+            if attached {
+                alone = Stopwatch::start();
+            } else if seconds(&alone) > self.wait {
+                return Err(TeachError::NoLearner { waited: self.wait });
+            }
             let waits = held.front().map(|(_, since)| self.delay.saturating_sub(seconds(since)));
             if waits == Some(Duration::ZERO) {
                 let (lease, _) = held.pop_front().expect("it was just there");
