@@ -20,6 +20,7 @@ pub mod learner;
 pub mod loss;
 pub mod master;
 pub mod meter;
+pub mod noise;
 pub mod objective;
 pub mod pretrain;
 pub mod prompts;

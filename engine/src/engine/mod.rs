@@ -486,7 +486,9 @@ impl Engine {
     pub fn set_logit_noise(&mut self, noise: Option<LogitNoise>) {
         match &mut self.backend {
             Backend::Host(host) => host.noise = noise,
-            Backend::Cuda(_) => assert!(noise.is_none(), "logit noise is the CPU's, and the model is on {}", self.device),
+            Backend::Cuda(_) => {
+                assert!(noise.is_none(), "logit noise is the CPU's, and the model is on {}", self.device)
+            }
         }
     }
 
