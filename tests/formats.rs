@@ -85,7 +85,7 @@ fn a_recipe_file_with_every_key_loads() {
 
 #[test]
 fn a_resolved_run_file_loads_to_the_same() {
-    for name in ["run.toml", "run-prompts.toml"] {
+    for name in ["run.toml", "run-prompts.toml", "run-noise.toml"] {
         let config = Config::load(&fixture(name), &[]).unwrap_or_else(|e| panic!("{e}"));
         let folder = tempfile::tempdir().expect("a temporary folder");
         let resolved = folder.path().join("config.toml");
@@ -100,6 +100,30 @@ fn a_run_on_prompts_takes_its_paths_from_the_files_folder() {
     let Task::Prompts(task) = &config.task else { panic!("a task with prompts is {:?}", config.task) };
     assert_eq!((task.prompts.clone(), task.max_prompt), (fixture("prompts.jsonl"), 64));
     assert_eq!((config.rollout.max_tokens, config.updates), (256, 200));
+}
+
+#[test]
+fn a_run_with_noise_says_all_of_it() {
+    let noise = |sets: &[&str]| {
+        let sets: Vec<String> = sets.iter().map(|&set| set.to_owned()).collect();
+        let config = Config::load(&fixture("run-noise.toml"), &sets).unwrap_or_else(|e| panic!("{e}"));
+        toml::Table::try_from(config.noise.expect("it has noise")).expect("plain data")
+    };
+    let all: BTreeSet<String> = [
+        noise(&[]),
+        noise(&["noise={ kind = \"weights\", sigma = 0.1 }"]),
+        noise(&["noise={ kind = \"staleness\", staleness = 3 }"]),
+    ]
+    .into_iter()
+    .flat_map(|table| table.into_iter().map(|(key, _)| key))
+    .collect();
+    assert_eq!(
+        all.iter().map(String::as_str).collect::<Vec<_>>(),
+        ["draw", "hold", "kind", "nats", "sigma", "staleness"]
+    );
+    for key in all {
+        assert!(documentation().contains(&format!("`noise.{key}`")), "docs/formats.md lacks noise.{key}");
+    }
 }
 
 #[test]

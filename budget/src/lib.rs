@@ -5,6 +5,7 @@
 //! and others need, and [`sensitivity`] the choice of what a recipe quantises.
 #![forbid(unsafe_code)]
 
+pub mod certificate;
 pub mod ladder;
 pub mod mismatch;
 pub mod sensitivity;
