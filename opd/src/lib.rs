@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod answer;
+pub mod calibrate;
 pub mod clock;
 pub mod config;
 pub mod curve;

@@ -24,7 +24,7 @@ fn what_is_wrong_is_named() {
         ("\"margin\": 0.03", "\"margin\": -1", "`margin` is -1", "more than 0"),
         ("\"lr\": ", "\"lr\": true, \"lr2\": ", "at `settings.lr`", "invalid type: boolean"),
         ("\"verdict\": \"knee\"", "\"verdict\": \"kneel\"", "at `families[1].verdict`", "unknown variant `kneel`"),
-        ("\"asked\": \"fail\"", "\"asked\": 3", ".asked`", "invalid type"),
+        ("\"asked\": \"fail\"", "\"asked\": 3", "at `families[1].rungs[2].asked`", "expected value"),
         ("\"family\": \"coherent\"", "\"family\": \"zero-mean\"", "`families[1].family`", "there once"),
         ("\"format\": 1", "\"format\": 2", "`format` is 2", "this version reads 1"),
         ("\"format\": 1", "\"format\": \"1\"", "`format` is \"1\"", "this version reads 1"),

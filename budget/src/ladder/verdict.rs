@@ -28,10 +28,10 @@ impl Rung {
 pub enum Verdict {
     /// Every rung passed: the budget is at least the largest, and nothing is known of what lies beyond.
     AtLeast,
-    /// Quality falls, and the knee of the fall is the budget.
+    /// Quality falls, and the knee of the fall is the budget; 0 where no rung passed.
     Knee,
     /// A rung did not pass, and the runs show no fall either: scatter is too large for the margin. The budget is the last
-    /// rung that passed.
+    /// rung that passed; 0 where none did.
     Unclear,
 }
 
@@ -88,6 +88,8 @@ pub fn conclude(baseline: &[f64], rungs: &[Rung], margin: f64, seed: u64) -> Con
     let (failed_nats, falling) = (rungs[passed].mean_nats(), fits.filter(Fits::falls));
     let knee = falling.and_then(|_| knee(&points, seed));
     let (verdict, budget_nats, lower_nats) = match (falling.and_then(|fits| fits.hinge), &knee) {
+        // No knee is looked for below the least rung, so that where nothing passed none was shown to be safe.
+        (Some(_), Some(_)) if passed == 0 => (Verdict::Knee, 0.0, 0.0),
         // A knee beyond a rung that was not shown to be good enough is no better than that rung.
         (Some((hinge, _)), Some(knee)) => {
             let budget = hinge.knee_nats.min(failed_nats);
@@ -146,6 +148,10 @@ mod tests {
         assert!(unclear.iter().all(|c| c.budget_nats == c.passed_nats && c.lower_nats == c.passed_nats));
         let (baseline, rungs) = ladder(0.003, 1, |d| if d > 0.0 { -0.2 - 0.1 * (d / 0.003).ln() } else { 0.0 });
         let c = conclude(&baseline, &rungs, 0.02, 1);
-        assert!(c.passed_nats == 0.0 && c.asked[0] == Asked::Fail && c.budget_nats < 0.004, "{c:?}");
+        assert!(
+            c.passed_nats == 0.0 && c.asked[0] == Asked::Fail && (c.budget_nats, c.lower_nats) == (0.0, 0.0),
+            "{c:?}"
+        );
+        assert_eq!(c.verdict, Verdict::Knee);
     }
 }

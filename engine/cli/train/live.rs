@@ -75,7 +75,7 @@ fn count(x: f64) -> String {
 }
 
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // whole seconds ahead
-fn clock(seconds: f64) -> String {
+pub fn clock(seconds: f64) -> String {
     match seconds.round() as u64 {
         s if s < 60 => format!("{s}s"),
         s if s < 3600 => format!("{}m{:02}s", s / 60, s % 60),

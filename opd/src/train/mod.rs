@@ -7,6 +7,7 @@
 
 mod batch;
 mod draws;
+mod drift;
 mod dump;
 mod dynamics;
 mod error;
@@ -42,6 +43,7 @@ use crate::side::Beside;
 use crate::source::{Asked, Source};
 
 use batch::Batch;
+pub use drift::Drift;
 pub use dynamics::DynamicsReport;
 pub use error::TrainError;
 pub use folder::{FolderLock, model_inside, prepare};
@@ -139,6 +141,12 @@ impl Trainer {
     #[must_use]
     pub fn holds_out(&self) -> bool {
         self.source.holds_out()
+    }
+
+    /// Whether completions of its prompts can be judged.
+    #[must_use]
+    pub fn judges(&self) -> bool {
+        self.source.judges()
     }
 
     /// Who takes part.
