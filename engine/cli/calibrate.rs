@@ -1,18 +1,27 @@
 //! `leeway calibrate`: trainings at rungs of injected mismatch, and the budget that follows from them.
 
+mod conclude;
+mod picture;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use budget::certificate::{Certificate, Family, Kind, Metric};
 use budget::ladder::{Asked, Verdict};
 use clap::Args;
-use opd::calibrate::{CERTIFICATE, Calibration, Calibrator, Event, PICTURE, draw};
+use opd::calibrate::run::Family as Of;
+use opd::calibrate::{CalibrateError, Calibration, Calibrator, Event, Metric as Quality};
 use opd::clock::Stopwatch;
 use opd::tune::write_whole;
 use serde_json::json;
 
 use super::table::Table;
 use super::{Failure, Global};
+
+/// The certificate's name in the folder.
+const CERTIFICATE: &str = "certificate.json";
+/// The picture's.
+const PICTURE: &str = "dose_response.svg";
 
 #[derive(Debug, Args)]
 pub struct CalibrateArgs {
@@ -32,7 +41,7 @@ pub fn run(args: &CalibrateArgs, global: &Global) -> Result<ExitCode, Failure> {
     if let Some(jobs) = args.jobs {
         calibration.jobs = jobs;
     }
-    let (out, metric) = (calibration.out.clone(), calibration.metric);
+    let out = calibration.out.clone();
     if let Some(model) = [&config.student, &config.teacher].into_iter().find(|model| model.starts_with(&out)) {
         let (model, out) = (model.display(), out.display());
         return Err(format!("{model} lies in {out}, which this command writes: set `out` to another folder").into());
@@ -54,15 +63,11 @@ pub fn run(args: &CalibrateArgs, global: &Global) -> Result<ExitCode, Failure> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let certificate = calibrator.run(&mut |event| {
-        if !global.quiet {
-            say(metric, &event);
-        }
-    })?;
+    let certificate = climb(&mut calibrator, global.quiet)?;
     let (certificate_path, picture_path) = (out.join(CERTIFICATE), out.join(PICTURE));
     let named = |path: &PathBuf, e: &dyn std::fmt::Display| -> Failure { format!("{}: {e}", path.display()).into() };
     write_whole(&certificate_path, certificate.to_json().as_bytes()).map_err(|e| named(&certificate_path, &e))?;
-    let svg = draw(&certificate).map_err(|e| named(&picture_path, &e))?;
+    let svg = picture::draw(&certificate).map_err(|e| named(&picture_path, &e))?;
     write_whole(&picture_path, svg.as_bytes()).map_err(|e| named(&picture_path, &e))?;
     if !global.json {
         super::print(format_args!("{}", tables(&certificate)))?;
@@ -85,14 +90,43 @@ pub fn run(args: &CalibrateArgs, global: &Global) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn say(metric: Metric, event: &Event<'_>) {
+/// Makes the ladder's runs and concludes; where no rung failed, with one more.
+fn climb(calibrator: &mut Calibrator, quiet: bool) -> Result<Certificate, CalibrateError> {
+    let metric = calibrator.calibration().metric;
+    let mut say = |event: Event<'_>| {
+        if !quiet {
+            say(metric, &event);
+        }
+    };
+    let mut ladder = calibrator.ladder();
+    calibrator.climb(&ladder, &mut say)?;
+    let certificate = conclude::certificate(calibrator, &ladder);
+    let nats = calibrator.calibration().extend;
+    let stands = |family: Of| {
+        let found = certificate.family(conclude::kind(family));
+        found.is_some_and(|found| found.at_least && found.rungs.iter().all(|rung| rung.target_nats < nats))
+    };
+    let more: Vec<Of> = ladder.iter().map(|(family, _)| *family).filter(|&family| stands(family)).collect();
+    if more.is_empty() {
+        return Ok(certificate);
+    }
+    if !quiet {
+        let names: Vec<&str> = more.iter().map(|&family| name(conclude::kind(family))).collect();
+        eprintln!("no rung failed for {}: one more, {nats} nats per token", names.join(" and "));
+    }
+    ladder.iter_mut().filter(|(family, _)| more.contains(family)).for_each(|(_, rungs)| rungs.push(nats));
+    calibrator.climb(&ladder, &mut say)?;
+    Ok(conclude::certificate(calibrator, &ladder))
+}
+
+fn say(metric: Quality, event: &Event<'_>) {
     match event {
         Event::Plan { runs, there: 0 } => eprintln!("{runs} runs"),
         Event::Plan { runs, there } => eprintln!("{runs} runs, {there} of them there"),
         Event::Finished { task, record, done, runs, left_s } => {
             let value = match metric {
-                Metric::Accuracy => format!("accuracy {:.1}%", 100.0 * record.accuracy_after.unwrap_or(f64::NAN)),
-                Metric::KlTeacher => format!("KL to teacher {:.4}", record.kl_teacher_after),
+                Quality::Accuracy => format!("accuracy {:.1}%", 100.0 * record.accuracy_after.unwrap_or(f64::NAN)),
+                Quality::KlTeacher => format!("KL to teacher {:.4}", record.kl_teacher_after),
             };
             let left = super::train::clock(*left_s);
             eprintln!(
@@ -101,10 +135,6 @@ fn say(metric: Metric, event: &Event<'_>) {
                 record.d_nats,
                 record.wall_s
             );
-        }
-        Event::Extended { families, nats } => {
-            let names: Vec<&str> = families.iter().map(|&family| name(family)).collect();
-            eprintln!("no rung failed for {}: one more, {nats} nats per token", names.join(" and "));
         }
     }
 }

@@ -26,9 +26,10 @@ impl Rung {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// Every rung passed: the budget is at least the largest, and nothing is known of what lies beyond.
+    /// Every rung passed, and the runs show no fall: the budget is at least the largest rung, and nothing is known of what
+    /// lies beyond.
     AtLeast,
-    /// Quality falls, and the knee of the fall is the budget; 0 where no rung passed.
+    /// Quality falls, be it within the margin, and the knee of the fall is the budget; 0 where no rung passed.
     Knee,
     /// A rung did not pass, and the runs show no fall either: scatter is too large for the margin. The budget is the last
     /// rung that passed; 0 where none did.
@@ -81,20 +82,20 @@ pub fn conclude(baseline: &[f64], rungs: &[Rung], margin: f64, seed: u64) -> Con
         }))
         .collect();
     let fits = fit(&points);
-    if passed == rungs.len() {
-        let (verdict, budget_nats, lower_nats) = (Verdict::AtLeast, passed_nats, passed_nats);
-        return Conclusion { differences, asked, passed_nats, verdict, budget_nats, lower_nats, fits, knee: None };
-    }
-    let (failed_nats, falling) = (rungs[passed].mean_nats(), fits.filter(Fits::falls));
+    // A criterion alone is quick to prefer a fall: some rung has to be worse beyond doubt as well.
+    let worse = differences.iter().any(|difference| difference.ci95.high < 0.0);
+    let falling = fits.filter(|fits| worse && fits.falls());
     let knee = falling.and_then(|_| knee(&points, seed));
+    // A knee beyond a rung that was not shown to be good enough is no better than that rung.
+    let failed_nats = rungs.get(passed).map_or(f64::INFINITY, Rung::mean_nats);
     let (verdict, budget_nats, lower_nats) = match (falling.and_then(|fits| fits.hinge), &knee) {
         // No knee is looked for below the least rung, so that where nothing passed none was shown to be safe.
         (Some(_), Some(_)) if passed == 0 => (Verdict::Knee, 0.0, 0.0),
-        // A knee beyond a rung that was not shown to be good enough is no better than that rung.
         (Some((hinge, _)), Some(knee)) => {
             let budget = hinge.knee_nats.min(failed_nats);
             (Verdict::Knee, budget, knee.lower95.min(budget))
         }
+        _ if passed == rungs.len() => (Verdict::AtLeast, passed_nats, passed_nats),
         _ => (Verdict::Unclear, passed_nats, passed_nats),
     };
     Conclusion { differences, asked, passed_nats, verdict, budget_nats, lower_nats, fits, knee }
@@ -123,6 +124,17 @@ mod tests {
         let c = conclude(&baseline, &rungs, 0.02, 1);
         assert_eq!((c.verdict, c.asked.len(), c.knee), (Verdict::AtLeast, 7, None));
         assert!((c.budget_nats - 3.0).abs() < 0.3 && c.lower_nats == c.budget_nats, "{c:?}");
+    }
+
+    /// A fall that the margin allows is a fall: the ladder is not said to be flat.
+    #[test]
+    fn a_fall_within_the_margin_is_no_at_least() {
+        let truth = Hinge { axis: Axis::LnD, knee_nats: 0.2, slope: 0.02 };
+        let (baseline, rungs) = ladder(0.002, 4, |d| -truth.loss(d));
+        let c = conclude(&baseline, &rungs, 0.1, 1);
+        assert!(c.asked.iter().all(|&asked| asked == Asked::Pass) && c.passed_nats > 2.5, "{c:?}");
+        assert!(c.verdict == Verdict::Knee && (0.1..0.4).contains(&c.budget_nats), "{c:?}");
+        assert!(c.lower_nats <= c.budget_nats && c.lower_nats > 0.03, "{c:?}");
     }
 
     #[test]

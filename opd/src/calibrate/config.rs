@@ -16,10 +16,20 @@
 
 use std::path::{Path, PathBuf};
 
-use budget::certificate::{Kind, Metric};
 use serde::{Deserialize, Serialize};
 
+use super::run::Family;
 use crate::config::{Config, ConfigError, InFlight, Schedule};
+
+/// What final quality is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Metric {
+    /// The share of held-out problems that are right.
+    Accuracy,
+    /// KL(student || teacher) on the student's own held-out completions, nats per token; less is better.
+    KlTeacher,
+}
 
 /// A calibration's file, resolved.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -42,7 +52,7 @@ pub struct Calibration {
     pub seeds: u32,
     /// Families of mismatch.
     #[serde(default = "families")]
-    pub families: Vec<Kind>,
+    pub families: Vec<Family>,
     /// D of each rung, nats per token.
     #[serde(default = "rungs")]
     pub rungs: Vec<f64>,
@@ -65,8 +75,8 @@ fn seeds() -> u32 {
     5
 }
 
-fn families() -> Vec<Kind> {
-    vec![Kind::ZeroMean, Kind::Coherent]
+fn families() -> Vec<Family> {
+    vec![Family::ZeroMean, Family::Coherent]
 }
 
 fn rungs() -> Vec<f64> {
@@ -164,7 +174,7 @@ impl Calibration {
             "more than 0 and finite",
         )?;
         need("seeds", self.seeds.to_string(), self.seeds >= 2, "at least 2: a single difference has no interval")?;
-        let once = |kind: Kind| self.families.iter().filter(|&&other| other == kind).count() <= 1;
+        let once = |kind: Family| self.families.iter().filter(|&&other| other == kind).count() <= 1;
         let families = !self.families.is_empty() && self.families.iter().all(|&kind| once(kind));
         need("families", format!("{:?}", self.families), families, "\"zero-mean\", \"coherent\" or both")?;
         let rising =

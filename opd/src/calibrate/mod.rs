@@ -1,16 +1,15 @@
 //! `leeway calibrate`: how much mismatch a student and its teacher can bear. Real trainings at rungs of injected mismatch,
-//! paired by seed with trainings without; from their final quality a budget with a lower limit, and a picture.
+//! paired by seed with trainings without.
 //!
 //! ```text
-//! file -> tasks (baselines, growth, rungs) -> runs, side by side -> runs.jsonl -> budget::ladder -> certificate.json, dose_response.svg
+//! file -> tasks (baselines, rungs, growth) -> runs, side by side -> runs.jsonl -> records, from which the binary concludes
 //! ```
 //!
 //! A run depends on nothing but its task and the file, so it does not matter which were made in which process, how many at a
 //! time, or on how many threads.
 
-mod conclude;
 mod config;
-mod picture;
+mod hashes;
 pub mod run;
 mod store;
 
@@ -18,25 +17,20 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use budget::certificate::{Certificate, Kind, Metric};
-use budget::ladder::Verdict;
 use engine::engine::Device;
 use ptx::Cpu;
 
 use crate::clock::Stopwatch;
 use crate::config::Config;
 use crate::train::{Origin, Trainer};
-use run::{Record, Role, RunError, Task};
+use run::{Family, Record, Role, RunError, Task};
 
-pub use conclude::settings;
-pub use config::{Calibration, CalibrationError};
-pub use picture::draw;
+pub use config::{Calibration, CalibrationError, Metric};
+pub use hashes::{loss_hash, task_hash};
 pub use store::{RUNS, Store, StoreError};
 
-/// The certificate's name in the folder.
-pub const CERTIFICATE: &str = "certificate.json";
-/// The picture's.
-pub const PICTURE: &str = "dose_response.svg";
+/// D of the rungs of each family, nats per token, the least first.
+pub type Ladder = Vec<(Family, Vec<f64>)>;
 
 /// Why a calibration cannot go on; what was finished stays.
 #[derive(Debug, thiserror::Error)]
@@ -51,7 +45,7 @@ pub enum CalibrateError {
         /// Which.
         task: String,
         /// Why.
-        source: RunError,
+        source: Box<RunError>,
     },
 }
 
@@ -78,13 +72,6 @@ pub enum Event<'a> {
         /// Seconds until all are, as long as those of this process took.
         left_s: f64,
     },
-    /// Nothing failed in some families, so they get one more rung.
-    Extended {
-        /// Which.
-        families: &'a [Kind],
-        /// Its D, nats per token.
-        nats: f64,
-    },
 }
 
 /// A calibration in progress.
@@ -103,7 +90,7 @@ impl Calibrator {
     /// instruction set and threads, which are shared out among runs.
     pub fn open(calibration: Calibration, base: Config, cpu: &Arc<Cpu>) -> Result<Calibrator, CalibrateError> {
         let first = Task { role: Role::Baseline, family: None, target_nats: None, seed: base.seed };
-        let failed = |source: RunError| CalibrateError::Run { task: first.name(), source };
+        let failed = |source: RunError| CalibrateError::Run { task: first.name(), source: Box::new(source) };
         let trainer = Trainer::open(first.config(&base), Device::Cpu(Arc::clone(cpu)), false)
             .map_err(|error| failed(error.into()))?;
         if calibration.metric == Metric::Accuracy && !trainer.judges() {
@@ -111,7 +98,7 @@ impl Calibrator {
         }
         let origin = trainer.origin();
         drop(trainer);
-        let hash = conclude::config_hash(&base, &origin);
+        let hash = hashes::config_hash(&base, &origin);
         let store = Store::open(&calibration.out)?;
         let threads = cpu.threads().max(1);
         let jobs = match calibration.jobs {
@@ -141,42 +128,56 @@ impl Calibrator {
         (tasks.len(), tasks.iter().filter(|task| self.store.get(&self.hash, task).is_some()).count())
     }
 
-    fn ladder(&self) -> Vec<(Kind, Vec<f64>)> {
+    /// The ladder as the file has it.
+    #[must_use]
+    pub fn ladder(&self) -> Ladder {
         self.calibration.families.iter().map(|&family| (family, self.calibration.rungs.clone())).collect()
     }
 
-    /// Makes the runs that are missing, then the certificate.
-    pub fn run(&mut self, say: &mut dyn FnMut(Event<'_>)) -> Result<Certificate, CalibrateError> {
-        let mut rungs = self.ladder();
-        self.make(&self.tasks(&rungs), say)?;
-        let mut certificate = self.conclude(&rungs);
-        let nats = self.calibration.extend;
-        let more: Vec<Kind> = certificate
-            .families
-            .iter()
-            .filter(|family| {
-                family.verdict == Verdict::AtLeast && nats > self.calibration.rungs[self.calibration.rungs.len() - 1]
-            })
-            .map(|family| family.family)
-            .collect();
-        if !more.is_empty() {
-            say(Event::Extended { families: &more, nats });
-            for (_, rungs) in rungs.iter_mut().filter(|(family, _)| more.contains(family)) {
-                rungs.push(nats);
-            }
-            self.make(&self.tasks(&rungs), say)?;
-            certificate = self.conclude(&rungs);
-        }
-        Ok(certificate)
+    /// Makes those runs of a ladder that are missing: baselines, rungs and growth, for every seed.
+    pub fn climb(&mut self, ladder: &Ladder, say: &mut dyn FnMut(Event<'_>)) -> Result<(), CalibrateError> {
+        self.make(&self.tasks(ladder), say)
     }
 
-    fn seeds(&self) -> impl Iterator<Item = u64> + use<> {
+    /// The file.
+    #[must_use]
+    pub fn calibration(&self) -> &Calibration {
+        &self.calibration
+    }
+
+    /// What all runs have in common.
+    #[must_use]
+    pub fn base(&self) -> &Config {
+        &self.base
+    }
+
+    /// Who takes part in every run.
+    #[must_use]
+    pub fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    /// The runs of one kind by seed.
+    ///
+    /// # Panics
+    /// When one of them was not made.
+    #[must_use]
+    pub fn records(&self, role: Role, family: Option<Family>, target_nats: Option<f64>) -> Vec<&Record> {
+        let record = |seed| {
+            let task = Task { role, family, target_nats, seed };
+            self.store.get(&self.hash, &task).expect("every run was made")
+        };
+        self.seeds().map(record).collect()
+    }
+
+    /// The seeds, from the run's own on.
+    pub fn seeds(&self) -> impl Iterator<Item = u64> + use<> {
         let first = self.base.seed;
         first..first + u64::from(self.calibration.seeds)
     }
 
     /// In the order in which they begin: what all differences need first, then the least rungs.
-    fn tasks(&self, rungs: &[(Kind, Vec<f64>)]) -> Vec<Task> {
+    fn tasks(&self, rungs: &[(Family, Vec<f64>)]) -> Vec<Task> {
         let task = |role, family, target_nats| {
             self.seeds().map(move |seed| Task { role, family, target_nats, seed }).collect::<Vec<_>>()
         };
@@ -227,7 +228,7 @@ impl Calibrator {
                 let kept = match outcome {
                     Ok(Some(record)) => store.add(record.clone()).map(|()| Some(record)).map_err(Into::into),
                     Ok(None) => Ok(None),
-                    Err(source) => Err(CalibrateError::Run { task: task.name(), source }),
+                    Err(source) => Err(CalibrateError::Run { task: task.name(), source: Box::new(source) }),
                 };
                 match kept {
                     Ok(Some(record)) => {

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use budget::certificate::Kind;
 use engine::engine::Device;
 use ptx::Cpu;
 use serde::{Deserialize, Serialize};
@@ -15,6 +14,16 @@ use crate::train::{OpenError, TrainError, Trainer};
 const DRIFT_PROMPTS: usize = 64;
 /// How often on the way it is.
 const DRIFT_TIMES: u64 = 4;
+
+/// How errors of a family of mismatch repeat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Family {
+    /// New at every version: nothing adds up over time.
+    ZeroMean,
+    /// The same throughout.
+    Coherent,
+}
 
 /// What a run is for.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -34,7 +43,7 @@ pub struct Task {
     /// What for.
     pub role: Role,
     /// Of which family; none for a baseline.
-    pub family: Option<Kind>,
+    pub family: Option<Family>,
     /// The D that is asked for, nats per token; none for a baseline.
     pub target_nats: Option<f64>,
     /// Its seed.
@@ -46,8 +55,8 @@ impl Task {
     #[must_use]
     pub fn name(&self) -> String {
         let family = match self.family {
-            Some(Kind::ZeroMean) => "zero-mean ",
-            Some(Kind::Coherent) => "coherent ",
+            Some(Family::ZeroMean) => "zero-mean ",
+            Some(Family::Coherent) => "coherent ",
             None => "",
         };
         let rest = match (self.role, self.target_nats) {
@@ -64,8 +73,8 @@ impl Task {
         let noise = self.family.map(|family| Noise {
             kind: NoiseKind::Weights,
             draw: Some(match family {
-                Kind::ZeroMean => NoiseDraw::Fresh,
-                Kind::Coherent => NoiseDraw::Frozen,
+                Family::ZeroMean => NoiseDraw::Fresh,
+                Family::Coherent => NoiseDraw::Frozen,
             }),
             nats: self.target_nats,
             hold: Some(self.role == Role::Rung),
@@ -84,7 +93,7 @@ pub struct Record {
     /// What for.
     pub role: Role,
     /// Of which family.
-    pub family: Option<Kind>,
+    pub family: Option<Family>,
     /// The D that was asked for, nats per token.
     pub target_nats: Option<f64>,
     /// Its seed.

@@ -113,7 +113,7 @@ pub(super) mod tests {
         Record {
             config: "c".to_owned(),
             role,
-            family: target_nats.map(|_| budget::certificate::Kind::Coherent),
+            family: target_nats.map(|_| super::super::run::Family::Coherent),
             target_nats,
             seed,
             accuracy_before: None,
@@ -170,7 +170,7 @@ pub(super) mod tests {
             Task { seed: 2, ..task },
             Task { role: Role::Growth, ..task },
             Task { target_nats: Some(0.3), ..task },
-            Task { family: Some(budget::certificate::Kind::ZeroMean), ..task },
+            Task { family: Some(super::super::run::Family::ZeroMean), ..task },
         ] {
             assert_eq!(store.get("c", &other), None, "{other:?}");
         }

@@ -33,13 +33,13 @@ mod tests {
     /// Under laws of several powers, with measurements that scatter by a fifth, D comes to its target and stays there.
     #[test]
     fn it_settles_where_it_is_told() {
-        let random = budget::stats::Random::new(3);
+        let mut draw = ptx::rng::Stream::new(3, ptx::rng::Purpose::Test, 0);
         for (power, size) in [(2.0, 1.0), (2.0, 1e-3), (1.0, 1.0), (3.0, 5.0)] {
             for target in [0.003, 0.1, 3.0] {
                 let mut sigma = 0.05;
                 let mut late = Vec::new();
-                for update in 0..400 {
-                    let scatter = 1.0 + 0.35 * (2.0 * random.uniform(update) - 1.0); // standard deviation .2
+                for update in 0..400_u32 {
+                    let scatter = 1.0 + 0.35 * (2.0 * f64::from(draw.uniform()) - 1.0); // standard deviation .2
                     let d = size * f64::powf(sigma, power) * scatter;
                     sigma = held(sigma, target, d);
                     if update >= 100 {

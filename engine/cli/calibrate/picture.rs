@@ -121,9 +121,8 @@ fn panel(
     chart.draw_series(LineSeries::new([(x.0, 0.0), (x.1, 0.0)], ZERO.stroke_width(1)))?;
     let margin = -certificate.margin * factor;
     chart.draw_series(DashedLineSeries::new([(x.0, margin), (x.1, margin)], 6, 4, MARGIN.stroke_width(1)))?;
-    // A fall is drawn where the runs show one.
-    let fits = family.fits.filter(|fits| fits.hinge.is_some_and(|hinge| hinge.fit.aic < fits.constant.aic));
-    if let Some(hinge) = fits.and_then(|fits| fits.hinge) {
+    // A fall is drawn where the budget rests on it.
+    if let Some(hinge) = family.fits.and_then(|fits| fits.hinge).filter(|hinge| hinge.knee.is_some()) {
         let steps = 200;
         let at = |i: i32| x.0 * (x.1 / x.0).powf(f64::from(i) / f64::from(steps));
         let line = (0..=steps).map(at).map(|d| (d, -hinge.at.loss(d) * factor)).take_while(|p| p.1 >= y.0);
