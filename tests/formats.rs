@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use budget::certificate::Certificate;
 use engine::recipe::{Recipe, StaticScales};
 use opd::config::{Config, LossKind, Precision, Task};
 use opd::prompts::{self, Source};
@@ -85,7 +86,7 @@ fn a_recipe_file_with_every_key_loads() {
 
 #[test]
 fn a_resolved_run_file_loads_to_the_same() {
-    for name in ["run.toml", "run-prompts.toml"] {
+    for name in ["run.toml", "run-prompts.toml", "run-noise.toml"] {
         let config = Config::load(&fixture(name), &[]).unwrap_or_else(|e| panic!("{e}"));
         let folder = tempfile::tempdir().expect("a temporary folder");
         let resolved = folder.path().join("config.toml");
@@ -100,6 +101,54 @@ fn a_run_on_prompts_takes_its_paths_from_the_files_folder() {
     let Task::Prompts(task) = &config.task else { panic!("a task with prompts is {:?}", config.task) };
     assert_eq!((task.prompts.clone(), task.max_prompt), (fixture("prompts.jsonl"), 64));
     assert_eq!((config.rollout.max_tokens, config.updates), (256, 200));
+}
+
+#[test]
+fn a_run_with_noise_says_all_of_it() {
+    let noise = |sets: &[&str]| {
+        let sets: Vec<String> = sets.iter().map(|&set| set.to_owned()).collect();
+        let config = Config::load(&fixture("run-noise.toml"), &sets).unwrap_or_else(|e| panic!("{e}"));
+        toml::Table::try_from(config.noise.expect("it has noise")).expect("plain data")
+    };
+    let all: BTreeSet<String> = [
+        noise(&[]),
+        noise(&["noise={ kind = \"weights\", sigma = 0.1 }"]),
+        noise(&["noise={ kind = \"staleness\", staleness = 3 }"]),
+    ]
+    .into_iter()
+    .flat_map(|table| table.into_iter().map(|(key, _)| key))
+    .collect();
+    assert_eq!(
+        all.iter().map(String::as_str).collect::<Vec<_>>(),
+        ["draw", "hold", "kind", "nats", "sigma", "staleness"]
+    );
+    for key in all {
+        assert!(documentation().contains(&format!("`noise.{key}`")), "docs/formats.md lacks noise.{key}");
+    }
+}
+
+#[test]
+fn a_certificate_loads_and_is_documented() {
+    let text = fs::read_to_string(fixture("certificate.json")).expect("the fixture is committed");
+    let certificate = Certificate::parse(&text, "certificate.json").unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!((certificate.format, certificate.seeds.len(), certificate.families.len()), (1, 6, 2));
+    let (page, mut names) = (documentation(), BTreeSet::new());
+    every_key(&serde_json::from_str(&text).expect("JSON"), &mut names);
+    for key in names {
+        assert!(page.contains(&format!("`{key}`")), "docs/formats.md lacks {key} of a certificate");
+    }
+}
+
+/// The keys of all objects in a value.
+fn every_key(value: &Value, into: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(map) => map.iter().for_each(|(key, value)| {
+            into.insert(key.clone());
+            every_key(value, into);
+        }),
+        Value::Array(list) => list.iter().for_each(|value| every_key(value, into)),
+        _ => {}
+    }
 }
 
 #[test]
@@ -231,6 +280,17 @@ fn commands_write_what_is_documented() {
     );
     fs::write(dir.join("run.toml"), run).expect("it can be written");
     check("train", &["train", "run.toml"]);
+    let ladder = "run = \"run.toml\"\nmetric = \"kl-teacher\"\nmargin = 0.5\nout = \"ladder\"\nseeds = 2\nrungs = [0.1]\n\
+                  extend = 0.0\nfamilies = [\"zero-mean\"]\n";
+    fs::write(dir.join("ladder.toml"), ladder).expect("it can be written");
+    let calibrated = check("calibrate", &["calibrate", "ladder.toml"]);
+    for key in keys(&calibrated["families"][0]) {
+        assert!(text.contains(&format!("`{key}`")), "docs/formats.md lacks {key} of calibrate's families");
+    }
+    let record = &lines(&dir.join("ladder/runs.jsonl"))[0];
+    for key in keys(record) {
+        assert!(text.contains(&format!("`{key}`")), "docs/formats.md lacks {key} of runs.jsonl");
+    }
 
     let old = &lines(&fixture("rollout.jsonl"))[0];
     for file in ["rollouts.jsonl", "run/rollouts.jsonl"] {

@@ -1,5 +1,6 @@
 //! The command line: one file a command, each wiring crates together and printing what they return.
 
+mod calibrate;
 mod capacity;
 mod doctor;
 mod eval;
@@ -73,6 +74,8 @@ enum Command {
     Score(score::ScoreArgs),
     /// On-policy distillation as a run file says.
     Train(train::TrainArgs),
+    /// How much mismatch a student and its teacher can bear: trainings at rungs of it, a certificate and a picture.
+    Calibrate(calibrate::CalibrateArgs),
     /// Score what a learner in another process asks for, through a ring in shared memory.
     #[cfg(unix)]
     Teach(teach::TeachArgs),
@@ -115,6 +118,7 @@ fn dispatch(command: &Command, global: &Global) -> Result<ExitCode, Failure> {
         Command::Generate(args) => generate::run(args, global),
         Command::Score(args) => score::run(args, global),
         Command::Train(args) => train::run(args, global),
+        Command::Calibrate(args) => calibrate::run(args, global),
         #[cfg(unix)]
         Command::Teach(args) => teach::run(args, global),
         Command::Eval(args) => eval::run(args, global),

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use super::table::Table;
 use super::{Failure, Global};
 use live::Live;
+pub use live::clock;
 use views::Views;
 
 #[derive(Debug, Args)]

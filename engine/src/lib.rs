@@ -21,6 +21,7 @@ pub mod detokenizer;
 pub mod engine;
 pub mod init;
 pub mod model;
+pub mod noise;
 pub mod outliers;
 pub mod plan;
 pub mod prune;

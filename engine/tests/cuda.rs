@@ -250,6 +250,7 @@ fn the_likeliest_ids_are_the_cpus() {
                         row: i * stride % ids.len(),
                         how: RowDraw { params: ways[i % ways.len()], uniform: (i as f32 + 0.5) / 80.0 },
                         top: lengths[i % lengths.len()],
+                        prefix: 0,
                     })
                     .collect();
                 let (mut next, mut ties, mut cut) = (0, 0, 0);
@@ -294,7 +295,7 @@ fn the_likeliest_ids_are_the_cpus() {
             engine.step([Feed { sequence: &sequence, ids: &[1, 2, 3] }]).expect("the device works");
             engine.kv_mut().end(sequence);
             let how = |i: usize| RowDraw { params: ways[i], uniform: 0.5 };
-            let draws = [0, 1, 2].map(|row| Draw { row, how: how(row), top: 2 * row });
+            let draws = [0, 1, 2].map(|row| Draw { row, how: how(row), top: 2 * row, prefix: 0 });
             let (mut drew, mut tops) = (Vec::new(), Vec::new());
             engine.draw(&draws, &mut drew, &mut tops).expect("the device works");
             assert!(drew.iter().all(Result::is_err), "{drew:?}");

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod answer;
+pub mod calibrate;
 pub mod clock;
 pub mod config;
 pub mod curve;
@@ -20,6 +21,7 @@ pub mod learner;
 pub mod loss;
 pub mod master;
 pub mod meter;
+pub mod noise;
 pub mod objective;
 pub mod pretrain;
 pub mod prompts;

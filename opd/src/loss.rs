@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use engine::engine::{Engine, LOGIT_ROWS};
 use engine::model::{Gradients, Model};
+use engine::noise::LogitNoise;
 use ptx::Cpu;
 use ptx::cuda::CudaError;
 use ptx::ops::divergence::{self, Kind};
@@ -109,6 +110,17 @@ pub enum Logits<'a> {
         /// Which of them each row's logits are from; [`NO_MODEL`] where none is to be had.
         of: &'a [usize],
     },
+    /// From its hidden rows, here, with the noise that tokens were drawn under.
+    Noised {
+        /// The model.
+        view: View<'a>,
+        /// The noise.
+        noise: LogitNoise,
+        /// The key of each row's prefix.
+        keys: &'a [u64],
+        /// 1 / temperature of the draws.
+        inv_temp: f32,
+    },
     /// From the last step of an engine, which may be on another device.
     Step {
         /// The engine.
@@ -130,6 +142,7 @@ impl Logits<'_> {
         match self {
             Logits::Here(view) => view.head.n(),
             Logits::Several { views, .. } => views.first().map_or(0, |view| view.head.n()),
+            Logits::Noised { view, .. } => view.head.n(),
             Logits::Step { engine, .. } => engine.config().vocab,
         }
     }
@@ -145,6 +158,11 @@ impl Logits<'_> {
                 let vocab = views.first().map_or(0, |view| view.head.n());
                 into.resize(n * vocab, 0.0);
                 several(cpu, views, of, first..first + n, 0..vocab, into);
+            }
+            Logits::Noised { view, noise, keys, inv_temp } => {
+                let vocab = view.head.n();
+                into.resize(n * vocab, 0.0);
+                noised(cpu, view, (noise, keys, *inv_temp), first..first + n, 0..vocab, into);
             }
             Logits::Step { engine, rows } => {
                 into.clear();
@@ -173,6 +191,23 @@ fn several(cpu: &Cpu, views: &[View<'_>], of: &[usize], rows: Range<usize>, colu
             let at = row - rows.start;
             into[at * columns.len()..(at + 1) * columns.len()].copy_from_slice(from);
         }
+    }
+}
+
+/// Logits `columns` of `rows` `[rows, columns]` with their noise. Columns begin a panel.
+fn noised(
+    cpu: &Cpu,
+    view: &View<'_>,
+    (noise, keys, inv_temp): (&LogitNoise, &[u64], f32),
+    rows: Range<usize>,
+    columns: Range<usize>,
+    into: &mut [f32],
+) {
+    let width = view.head.k();
+    let hidden = &view.hidden[rows.start * width..rows.end * width];
+    linear::forward_part(cpu, rows.len(), hidden, view.head, columns.start, into);
+    for (row, &key) in into.chunks_exact_mut(columns.len()).zip(&keys[rows]) {
+        noise.add(key, columns.start, inv_temp, row);
     }
 }
 
@@ -207,7 +242,8 @@ pub struct ByRow {
     /// KL(rollout || student), exact over the vocabulary, at the objective's temperature; empty without `behaviour`, and
     /// NaN where the rollout's model is not there any more.
     pub mismatch: Vec<f64>,
-    /// ln p of the target under the rollout's model, at the objective's temperature; empty unless that is an engine's.
+    /// ln p of the target under the rollout's model, at the objective's temperature; empty unless that is an engine's, or
+    /// has noise on its logits.
     pub behaviour: Vec<f32>,
     /// KL(student || teacher).
     pub kl: Vec<f64>,
@@ -281,7 +317,7 @@ pub fn loss(
     by_row.logprobs.resize(count, 0.0);
     by_row.mismatch.resize(if rows.behaviour.is_some() { count } else { 0 }, 0.0);
     by_row.kl.resize(count, 0.0);
-    let elsewhere = matches!(rows.behaviour, Some(Logits::Step { .. }));
+    let elsewhere = matches!(rows.behaviour, Some(Logits::Step { .. } | Logits::Noised { .. }));
     by_row.behaviour.resize(if elsewhere { count } else { 0 }, 0.0);
     if let Some((_, dhidden)) = &mut gradients {
         dhidden.resize(count * hidden, 0.0);

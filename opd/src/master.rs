@@ -69,23 +69,38 @@ impl Master {
     /// The present weights version as a source for [`engine::model::Model::update`].
     #[must_use]
     pub fn version<'a>(&'a self, cpu: &'a Cpu) -> Version<'a> {
-        Version { master: self, cpu }
+        Version::of(&self.weights, self.precision, cpu)
     }
 }
 
 /// The master weights rounded to the training precision.
 #[derive(Debug)]
 pub struct Version<'a> {
-    master: &'a Master,
+    weights: &'a Gradients,
+    precision: Precision,
     cpu: &'a Cpu,
+}
+
+impl<'a> Version<'a> {
+    /// The version that f32 weights are at a training precision.
+    #[must_use]
+    pub fn of(weights: &'a Gradients, precision: Precision, cpu: &'a Cpu) -> Version<'a> {
+        Version { weights, precision, cpu }
+    }
+
+    /// The f32 weights.
+    #[must_use]
+    pub fn weights(&self) -> &'a Gradients {
+        self.weights
+    }
 }
 
 impl WeightSource for Version<'_> {
     fn rows(&mut self, name: &str, first: usize, rows: usize, out: &mut [f32]) -> Result<(), CheckpointError> {
-        let tensor = self.master.weights.named(name).expect("the model and its master have the same parameters");
+        let tensor = self.weights.named(name).expect("the model and its master have the same parameters");
         let width = out.len() / rows;
         out.copy_from_slice(&tensor[first * width..(first + rows) * width]);
-        if self.master.precision == Precision::Bf16 {
+        if self.precision == Precision::Bf16 {
             round::bf16(self.cpu, out);
         }
         Ok(())

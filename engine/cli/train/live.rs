@@ -75,7 +75,7 @@ fn count(x: f64) -> String {
 }
 
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // whole seconds ahead
-fn clock(seconds: f64) -> String {
+pub fn clock(seconds: f64) -> String {
     match seconds.round() as u64 {
         s if s < 60 => format!("{s}s"),
         s if s < 3600 => format!("{}m{:02}s", s / 60, s % 60),
@@ -173,9 +173,10 @@ mod tests {
             kl_forward: 0.4,
             entropy: 1.0,
             mismatch_nats: 0.17,
-            by_source: BySource { numerics: 0.17, staleness: 0.0 },
+            by_source: BySource { numerics: 0.17, staleness: 0.0, noise: None },
             phase: None,
             age: None,
+            noise: None,
             dynamics: None,
             k3: 0.2,
             grad_norm: 1.0,

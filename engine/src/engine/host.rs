@@ -11,6 +11,7 @@ use ptx::ops::sample::{self, Drawn, RowDraw};
 
 use super::{Draw, Drew, Feed, LOGIT_ROWS, Top};
 use crate::model::{Batch, Model, Workspace, buffer, forward};
+use crate::noise::LogitNoise;
 use crate::versions::Versions;
 
 /// Weights and buffers.
@@ -26,6 +27,8 @@ pub(super) struct Host {
     pub workspace: Workspace,
     selected: Vec<f32>,
     pub logits: Vec<f32>,
+    /// What draws add to logits.
+    pub noise: Option<LogitNoise>,
     draws: Draws,
 }
 
@@ -36,6 +39,8 @@ struct Draws {
     rows: Vec<usize>,
     /// The first draw of each of them.
     first: Vec<RowDraw>,
+    /// Its prefix, for noise.
+    prefixes: Vec<u64>,
     drawn: Vec<Drawn>,
     /// Row of the block that each draw is from.
     of: Vec<usize>,
@@ -61,6 +66,7 @@ impl Host {
             workspace: Workspace::default(),
             selected: Vec::new(),
             logits: Vec::new(),
+            noise: None,
             draws: Draws::default(),
         }
     }
@@ -132,9 +138,10 @@ impl Host {
     /// One block of [`super::Engine::draw`].
     pub fn draw(&mut self, valid: usize, draws: &[Draw], out: &mut Vec<Drew>, tops: &mut Vec<Top>) -> usize {
         let mut own = std::mem::take(&mut self.draws);
-        let Draws { rows, first, drawn, of, .. } = &mut own;
+        let Draws { rows, first, prefixes, drawn, of, .. } = &mut own;
         rows.clear();
         first.clear();
+        prefixes.clear();
         drawn.clear();
         of.clear();
         for draw in draws {
@@ -144,12 +151,18 @@ impl Host {
                 }
                 rows.push(draw.row);
                 first.push(draw.how);
+                prefixes.push(draw.prefix);
             }
             of.push(rows.len() - 1);
         }
         self.logits(rows.iter().copied());
         drawn.resize(rows.len(), None);
         let vocab = self.logits.len() / rows.len().max(1);
+        if let Some(noise) = self.noise {
+            for ((row, how), &prefix) in self.logits.chunks_exact_mut(vocab).zip(&*first).zip(&*prefixes) {
+                noise.add(prefix, 0, how.params.inv_temp(), &mut row[..valid]);
+            }
+        }
         sample::draw_rows(&self.cpu, vocab, valid, &self.logits, first, drawn);
         out.clear();
         for (draw, &row) in draws.iter().zip(&*of) {

@@ -20,6 +20,7 @@ pub use error::EngineError;
 use crate::config::ModelConfig;
 use crate::cuda::{self, Writer};
 use crate::model::{Model, WeightSource};
+use crate::noise::LogitNoise;
 use crate::recipe::{LayerRecipe, Recipe};
 use crate::versions::Weights as _;
 use host::Host;
@@ -69,6 +70,9 @@ pub struct Draw {
     pub how: RowDraw,
     /// How many of the likeliest ids are wanted beside the drawn one, at most all real ids.
     pub top: usize,
+    /// What the engine's logit noise is drawn by, [`LogitNoise::key`] of the row's tokens and those before; of no meaning
+    /// without noise.
+    pub prefix: u64,
 }
 
 /// What became of a draw.
@@ -472,6 +476,28 @@ impl Engine {
         match &mut self.backend {
             Backend::Host(host) => Ok(host.draw(self.valid, draws, drew, tops)),
             Backend::Cuda(cuda) => cuda.draw(draws, drew, tops),
+        }
+    }
+
+    /// From now on [`Engine::draw`] adds noise to logits; scores ([`Engine::gather`]) and [`Engine::logits`] stay without.
+    ///
+    /// # Panics
+    /// With noise on another device than the CPU.
+    pub fn set_logit_noise(&mut self, noise: Option<LogitNoise>) {
+        match &mut self.backend {
+            Backend::Host(host) => host.noise = noise,
+            Backend::Cuda(_) => {
+                assert!(noise.is_none(), "logit noise is the CPU's, and the model is on {}", self.device)
+            }
+        }
+    }
+
+    /// The noise that draws have.
+    #[must_use]
+    pub fn logit_noise(&self) -> Option<LogitNoise> {
+        match &self.backend {
+            Backend::Host(host) => host.noise,
+            Backend::Cuda(_) => None,
         }
     }
 

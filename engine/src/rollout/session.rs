@@ -370,7 +370,8 @@ impl Session {
             // The samples that were just forked from one prompt share its row.
             let row = firsts[piece] + self.plan.pieces[piece].len - 1;
             let (how, top) = row_draw(&self.jobs, &self.scheduler, id);
-            draws.push(Draw { row, how, top: top.min(engine.valid()) });
+            let prefix = engine.logit_noise().map_or(0, |noise| noise.key(self.scheduler.tokens(id)));
+            draws.push(Draw { row, how, top: top.min(engine.valid()), prefix });
             drawing.push(id);
         }
         let mut next = 0;

@@ -94,6 +94,9 @@ impl Config {
         if let Some(checkpoint) = &self.checkpoint {
             need("checkpoint.every", checkpoint.every, checkpoint.every > 0, "at least 1")?;
         }
+        if let Some(noise) = &self.noise {
+            noise.check(self)?;
+        }
         if let Some(offline) = &self.offline {
             let fits = (1..=self.updates).contains(&offline.updates);
             need("offline.updates", offline.updates, fits, &format!("1 to `updates`, which is {}", self.updates))?;

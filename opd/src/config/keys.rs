@@ -3,7 +3,7 @@
 
 use toml::{Table, Value};
 
-use super::{Checkpoint, Config, Dynamics, Loss, Offline, PromptTask, StepsOff, Task, defaults};
+use super::{Checkpoint, Config, Dynamics, Loss, Noise, Offline, PromptTask, StepsOff, Task, defaults};
 use crate::tasks::TaskSpec;
 
 /// The words that a key takes, and those that mean something but cannot be run.
@@ -13,7 +13,7 @@ pub(super) struct Words {
     pub refused: &'static [&'static str],
 }
 
-pub(super) const WORDS: [Words; 12] = [
+pub(super) const WORDS: [Words; 14] = [
     Words { key: "schedule", taken: &["sync", "async"], refused: &[] },
     Words { key: "budget", taken: &["off"], refused: &["on"] },
     Words { key: "task.name", taken: &TaskSpec::NAMES, refused: &[] },
@@ -39,6 +39,8 @@ pub(super) const WORDS: [Words; 12] = [
     Words { key: "loss.support", taken: &["dense", "teacher-top-k", "student-top-k"], refused: &[] },
     Words { key: "loss.target", taken: &["teacher", "extrapolated", "bounded", "trust-region"], refused: &[] },
     Words { key: "rollout.in_flight", taken: &["drain", "keep", "recompute"], refused: &[] },
+    Words { key: "noise.kind", taken: &["weights", "norm-gains", "logits", "staleness"], refused: &[] },
+    Words { key: "noise.draw", taken: &["fresh", "frozen"], refused: &[] },
     Words { key: "offline.loss", taken: &["forward-kl", "sft"], refused: &[] },
     Words { key: "train.precision", taken: &["bf16", "f32"], refused: &[] },
 ];
@@ -88,6 +90,7 @@ fn without_task() -> Table {
         eval: super::Eval::default(),
         checkpoint: Some(Checkpoint::default()),
         dynamics: Some(Dynamics::default()),
+        noise: Some(Noise::every_key()),
         offline: Some(Offline::default()),
     });
     known.remove("task");

@@ -158,6 +158,7 @@ pub(super) fn parse(
         *path = folder.join(&*path);
     }
     config.loss.fill();
+    config.noise.iter_mut().for_each(super::Noise::fill);
     let is_path = |reference: &&mut String| !reference.is_empty() && **reference != STUDENT;
     if let Some(reference) = config.loss.reference.as_mut().filter(is_path) {
         *reference = folder.join(&*reference).into_os_string().into_string().map_err(|path| {

@@ -54,6 +54,11 @@
 //! beta1 = 0.9
 //! beta2 = 0.95
 //!
+//! [noise]                         # without it rollouts are disturbed by nothing but recipe and schedule
+//! kind = "weights"                # norm-gains, logits, staleness
+//! draw = "fresh"                  # each weights version; frozen: one draw for the run
+//! sigma = 0.01                    # or: nats = 0.03, the D that it is to cause, with hold = true; staleness: staleness = 1
+//!
 //! [offline]                       # without it all updates are on-policy
 //! updates = 20                    # the first ones, on completions that the teacher samples
 //! loss = "forward-kl"             # or sft
@@ -82,6 +87,7 @@ mod keys;
 mod load;
 mod loss;
 mod loss_words;
+mod noise;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -95,6 +101,7 @@ pub use check::Fault;
 pub use load::ConfigError;
 pub use loss::Loss;
 pub use loss_words::{LossKind, LossRatio, LossSupport, LossTarget, LossWeight, LossWindow};
+pub use noise::{Noise, NoiseDraw, NoiseKind};
 
 /// A resolved run file. Paths are absolute.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -136,6 +143,9 @@ pub struct Config {
     /// How the student is updated.
     #[serde(default)]
     pub train: Train,
+    /// Mismatch that is put in on purpose.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub noise: Option<Noise>,
     /// Whether the first updates train on the teacher's text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offline: Option<Offline>,

@@ -9,7 +9,7 @@ use ptx::Cpu;
 use ptx::cuda::CudaError;
 use ptx::ops::head_divergence::{self as head, Fill, Head, HeadError, Input, Kind, RowStats, Side, Tile};
 
-use super::{ByRow, Logits, LossError, NO_MODEL, Objective, Rows, Sums, several, weigh};
+use super::{ByRow, Logits, LossError, NO_MODEL, Objective, Rows, Sums, noised, several, weigh};
 
 /// Rows whose whole logits must fit, or else the vocabulary is cut: with fewer a product waits for the head's weights.
 const ROWS_MIN: usize = 32;
@@ -105,7 +105,7 @@ pub(super) fn loss(
 enum Source<'a, F> {
     Here(Head<'a>),
     Step(F),
-    Several(Box<Fill<'a>>),
+    Made(Box<Fill<'a>>),
 }
 
 impl<F: FnMut(Range<usize>, Range<usize>, &mut [f32]) -> Result<(), CudaError>> Source<'_, F> {
@@ -113,7 +113,7 @@ impl<F: FnMut(Range<usize>, Range<usize>, &mut [f32]) -> Result<(), CudaError>> 
         match self {
             Source::Here(head) => Side::Head(*head),
             Source::Step(fill) => Side::Fill(fill),
-            Source::Several(fill) => Side::Fill(&mut **fill),
+            Source::Made(fill) => Side::Fill(&mut **fill),
         }
     }
 }
@@ -126,8 +126,12 @@ fn source<'a>(
 ) -> Source<'a, impl FnMut(Range<usize>, Range<usize>, &mut [f32]) -> Result<(), CudaError> + 'a> {
     match logits {
         Logits::Here(view) => Source::Here(Head { weights: view.head, hidden: view.hidden }),
-        Logits::Several { views, of } => Source::Several(Box::new(move |rows, columns, out| {
+        Logits::Several { views, of } => Source::Made(Box::new(move |rows, columns, out| {
             several(cpu, &views, of, rows, columns, out);
+            Ok(())
+        })),
+        Logits::Noised { view, noise, keys, inv_temp } => Source::Made(Box::new(move |rows, columns, out| {
+            noised(cpu, &view, (&noise, keys, inv_temp), rows, columns, out);
             Ok(())
         })),
         Logits::Step { engine, rows: step } => {

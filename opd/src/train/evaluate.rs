@@ -16,6 +16,11 @@ impl Trainer {
     /// Accuracy on the test split's prompts at training precision, and the distance to the teacher on completions that the
     /// student samples for some of them.
     pub fn evaluate(&mut self) -> Result<EvalReport, TrainError> {
+        self.evaluate_on(KL_PROMPTS)
+    }
+
+    /// The same with the distance to the teacher on completions of up to `kl_prompts` of the evaluation's prompts.
+    pub fn evaluate_on(&mut self, kl_prompts: usize) -> Result<EvalReport, TrainError> {
         let update = self.updates();
         let failed = |source| TrainError::Eval { update, source };
         let problems = self.config.eval.problems as usize;
@@ -30,7 +35,7 @@ impl Trainer {
         let judged =
             evaluate(&mut self.policy, &self.source, settings, &self.stop_ids, Limits::default()).map_err(failed)?;
         let sampled = EvalSettings {
-            problems: problems.min(KL_PROMPTS),
+            problems: problems.min(kl_prompts),
             temperature: self.temperature(),
             first_sample: EVAL_SAMPLES + (1 << 32),
             ..settings

@@ -7,12 +7,14 @@
 
 mod batch;
 mod draws;
+mod drift;
 mod dump;
 mod dynamics;
 mod error;
 mod evaluate;
 mod folder;
 mod in_flight;
+mod noise;
 mod offline;
 mod open;
 mod past;
@@ -36,14 +38,17 @@ use crate::flow::Stages;
 use crate::learner::{Learner, Views};
 use crate::loss::{Logits, Objective, Sums};
 use crate::master::Master;
+use crate::noise::Injected;
 use crate::sequences::{Row, micro_batches};
 use crate::side::Beside;
 use crate::source::{Asked, Source};
 
 use batch::Batch;
+pub use drift::Drift;
 pub use dynamics::DynamicsReport;
 pub use error::TrainError;
 pub use folder::{FolderLock, model_inside, prepare};
+pub use noise::NoiseReport;
 pub use open::{OpenError, fits_cuda};
 pub use report::{AgeReport, BySource, EvalReport, Summary, TargetReport, UpdateReport};
 pub use save::SaveError;
@@ -97,7 +102,9 @@ pub struct Trainer {
     policy: Engine,
     /// The student in the rollout's recipe on the rollout's device, unless that is the identity on the CPU.
     rollout: Option<Engine>,
-    /// Whether rollouts are by the identity recipe on the CPU, so that their logprobs are the trainer's own.
+    /// What rollouts are disturbed by; then they have an engine of their own.
+    noise: Option<Injected>,
+    /// Whether rollouts are by the identity recipe on the CPU and undisturbed, so that their logprobs are the trainer's own.
     is_identity: bool,
     /// The rollout and the scoring stage, where they do not wait for updates; `rollout` is then theirs.
     stages: Option<Stages>,
@@ -140,6 +147,12 @@ impl Trainer {
         self.source.holds_out()
     }
 
+    /// Whether completions of its prompts can be judged.
+    #[must_use]
+    pub fn judges(&self) -> bool {
+        self.source.judges()
+    }
+
     /// Who takes part.
     #[must_use]
     pub fn origin(&self) -> Origin {
@@ -172,6 +185,7 @@ impl Trainer {
         if let Some(kind) = self.offline_loss(update) {
             return self.offline_update(update, kind, tick);
         }
+        self.settle_noise(update)?;
         let stages_before = self.stages.as_ref().map(|stages| (stages.busy_s(), stages.waited_s, stages.again));
         let mut watch = Stopwatch::start();
         let Batch { rollouts, rows, hidden, missing, mut teacher_s } = self.batch(update, tick)?;
@@ -189,12 +203,15 @@ impl Trainer {
         self.learner.gradients.clear();
         self.token_kl.clear();
         let mut sums = Sums::default();
-        let mut mismatch = report::Mismatch::default();
+        let noise = self.noise_report();
+        let disturbs = self.noise.as_ref().is_some_and(Injected::disturbs);
+        let mut mismatch = report::Mismatch::under(disturbs);
         let (mut behaviour_s, mut scored_rows, scored_s) = (0.0, 0, teacher_s);
         for part in self.parts(&rows, &rollouts) {
             let mut stage = Stopwatch::start();
             let failed = |source| TrainError::Device { update, source };
             let (part_rows, part_rollouts) = (&rows[part.clone()], &rollouts[part.clone()]);
+            let (logit_noise, keys) = self.logit_noise(part_rows);
             let teacher = self.teacher.logits(hidden.as_deref(), &mut scored_rows, part_rows).map_err(failed)?;
             if let Some((engine, side)) = &mut self.reference {
                 side.run(engine, part_rows).map_err(failed)?;
@@ -215,6 +232,9 @@ impl Trainer {
                     past.logits()
                 }
             };
+            let behaviour = behaviour.map(|logits| {
+                noise::disturbed(logits, logit_noise, &keys, 1.0 / narrow(self.config.rollout.temperature))
+            });
             behaviour_s += stage.lap_s();
             let views = Views {
                 teacher: Some(teacher),
@@ -249,6 +269,9 @@ impl Trainer {
         watch.lap_s(); // what is measured on the side is counted on the side
         let grad_norm = self.apply(update)?;
         let mut train_s = forward_s + watch.lap_s() - (teacher_s - scored_s) - behaviour_s;
+        if let Some(noise) = &mut self.noise {
+            noise.observe(mismatch.d_nats());
+        }
         self.swap_weights(update)?;
         let sync_s = watch.lap_s();
         let loss = factors.as_ref().and_then(|f| f.loss).unwrap_or(sums.loss) / sums.tokens as f64;
@@ -276,6 +299,7 @@ impl Trainer {
             k3: mismatch.k3(),
             target: report::TargetReport::of(&moved),
             age: stages,
+            noise,
             dynamics,
             weight: factors.as_ref().and_then(|factors| factors.weight),
             grpo: factors.as_ref().and_then(|factors| factors.grpo),
@@ -376,6 +400,9 @@ impl Trainer {
             stages.before_replacing(update - 1).map_err(|source| TrainError::Wait { update, source })?;
         }
         let mut master = self.master.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(noise) = &mut self.noise {
+            noise.retain(&master);
+        }
         let norm = master.update(&self.cpu, gradients, hyper, clip);
         // Rewards may be all the same and masks may leave nothing: that says nothing of the teacher.
         let all_count = self.config.loss.kind != LossKind::Grpo && self.config.loss.weight != LossWeight::Mask;
@@ -392,8 +419,10 @@ impl Trainer {
         }
         let (cpu, master) = (&self.cpu, read(&self.master));
         self.policy.update(version, &mut master.version(cpu))?;
-        if let Some(engine) = &mut self.rollout {
-            engine.update(version, &mut master.version(cpu))?;
+        match (&mut self.rollout, &self.noise) {
+            (Some(engine), Some(noise)) => noise.update(engine, &master, cpu)?,
+            (Some(engine), None) => drop(engine.update(version, &mut master.version(cpu))?),
+            (None, _) => {}
         }
         if let Behaviour::Past(past) = &mut self.behaviour {
             past.update(version, &mut master.version(cpu))?;

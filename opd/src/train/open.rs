@@ -20,10 +20,11 @@ use super::report::Totals;
 use super::save::{self, SaveError};
 use super::teacher::Local;
 use super::{Behaviour, Origin, Teacher, Trainer};
-use crate::config::{Config, InFlight, LossKind, Task};
+use crate::config::{Config, InFlight, LossKind, NoiseKind, Task};
 use crate::flow::{LocalTeacher, RemoteTeacher, Settings, Stages, Start};
 use crate::learner::Learner;
 use crate::master::Master;
+use crate::noise::Injected;
 use crate::side::{Beside, Side};
 use crate::source::Source;
 use crate::source::SourceError;
@@ -95,6 +96,11 @@ pub enum OpenError {
         "train.precision is f32, for which there are no CUDA kernels: set train.precision = \"bf16\", or use --device cpu"
     )]
     Precision,
+    /// Noise on logits, which a device draws from by itself.
+    #[error(
+        "noise.kind is \"logits\", which is put into draws on the CPU alone: leave out --device, or take another kind"
+    )]
+    LogitNoise,
     /// Completions of several versions, which a device cannot tell apart in one micro-batch.
     #[error(
         "rollout.in_flight has to be \"drain\" on a CUDA device: mismatch is measured there by micro-batches of one weights \
@@ -206,6 +212,9 @@ impl Trainer {
         if !device.is_cpu() && precision == Precision::F32 {
             return Err(OpenError::Precision);
         }
+        if !device.is_cpu() && config.noise.is_some_and(|noise| noise.kind == NoiseKind::Logits) {
+            return Err(OpenError::LogitNoise);
+        }
         let identity = Recipe::built_in("identity", precision, &student_config)?;
         let recipe = Recipe::open(&config.rollout.recipe, precision, &student_config)?;
         let source = Arc::new(source);
@@ -229,10 +238,11 @@ impl Trainer {
             dir: config.student.clone(),
             source: Box::new(source),
         })?;
+        let mut noise = config.noise.map(|noise| Injected::new(noise, config.seed));
         let mut in_flight = Vec::new();
         if resume {
             folder::check_same(&config)?;
-            in_flight = save::restore(&config.out, &origin, &mut master)?;
+            in_flight = save::restore(&config.out, &origin, &mut master, noise.as_mut())?;
         }
         let failed = |role: &'static str, dir: &Path| {
             let dir = dir.to_owned();
@@ -248,8 +258,17 @@ impl Trainer {
         let sequences = config.sequences();
         let on_student = failed("student", &config.student);
         let policy = load(&host, identity.clone(), sequences.max(64), len).map_err(on_student.clone())?;
-        let is_identity = device.is_cpu() && recipe.hash() == identity.hash();
-        let mut rollout = if is_identity && lead.is_none() {
+        let disturbs = noise.as_ref().is_some_and(Injected::disturbs);
+        let is_identity = device.is_cpu() && recipe.hash() == identity.hash() && !disturbs;
+        let mut rollout = if let Some(noise) = &noise {
+            let (version, mut source) = noise.source(&master, &cpu);
+            let (config, pages) = (student_config.clone(), sequences * len.div_ceil(PAGE_LEN));
+            let mut engine =
+                Engine::open(&device, config, recipe.clone(), version, &mut *source, PAGE_LEN, pages, valid)
+                    .map_err(on_student.clone())?;
+            engine.set_logit_noise(noise.logits(version));
+            Some(engine)
+        } else if is_identity && lead.is_none() {
             None
         } else {
             Some(load(&device, recipe.clone(), sequences, len).map_err(on_student.clone())?)
@@ -349,6 +368,7 @@ impl Trainer {
             valid,
             policy,
             rollout,
+            noise,
             is_identity,
             stages,
             behaviour,

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use engine::rollout::Rollout;
 
 use super::dynamics::DynamicsReport;
+use super::noise::NoiseReport;
 use super::past::token_versions;
 use crate::objective::Moved;
 use crate::objective::policy::{GrpoReport, WeightReport};
@@ -46,6 +47,9 @@ pub struct UpdateReport {
     /// How old its tokens were, where rollouts run ahead of updates.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub age: Option<AgeReport>,
+    /// The noise that its rollouts were sampled under; absent without, and for staleness.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub noise: Option<NoiseReport>,
     /// What the update did beyond the prefixes that it trained on, where that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dynamics: Option<DynamicsReport>,
@@ -163,6 +167,9 @@ pub struct BySource {
     pub numerics: f64,
     /// Of tokens whose weights version was not the one that is trained. Their rounding is in it.
     pub staleness: f64,
+    /// Injected noise, in whose place there are no `numerics` then: rounding is in it. Absent without noise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub noise: Option<f64>,
 }
 
 /// A whole run.
@@ -202,9 +209,16 @@ pub(super) struct Mismatch {
     tokens: u64,
     /// Tokens by age.
     by_age: Vec<u64>,
+    /// Whether they were drawn under injected noise.
+    disturbed: bool,
 }
 
 impl Mismatch {
+    /// Nothing yet, of tokens that are drawn under injected noise or not.
+    pub(super) fn under(disturbed: bool) -> Mismatch {
+        Mismatch { disturbed, ..Mismatch::default() }
+    }
+
     /// Adds a micro-batch that trains `version`: the logprobs of its tokens by the trainer, and its exact D by token, NaN
     /// or absent where it could not be measured.
     #[allow(clippy::cast_possible_truncation)] // ages are a few versions
@@ -235,7 +249,12 @@ impl Mismatch {
     }
 
     pub(super) fn by_source(&self) -> BySource {
-        BySource { numerics: per(self.d[0], self.measured), staleness: per(self.d[1], self.measured) }
+        let (present, staleness) = (per(self.d[0], self.measured), per(self.d[1], self.measured));
+        if self.disturbed {
+            BySource { numerics: 0.0, staleness, noise: Some(present) }
+        } else {
+            BySource { numerics: present, staleness, noise: None }
+        }
     }
 
     /// The sampled estimate.
@@ -269,6 +288,7 @@ pub(super) struct Totals {
     sum: Summary,
     d: [f64; 2],
     measured: u64,
+    disturbed: bool,
 }
 
 impl Totals {
@@ -278,6 +298,7 @@ impl Totals {
         s.tokens += update.tokens;
         (0..2).for_each(|kind| self.d[kind] += mismatch.d[kind]);
         self.measured += mismatch.measured;
+        self.disturbed |= mismatch.disturbed;
         s.wait_s += update.age.as_ref().map_or(0.0, |age| age.wait_s);
         s.mismatch_nats_max = s.mismatch_nats_max.max(update.mismatch_nats);
         s.rollout_s += update.rollout_s;
@@ -288,7 +309,7 @@ impl Totals {
     }
 
     pub(super) fn summary(&self) -> Summary {
-        let all = Mismatch { d: self.d, measured: self.measured, ..Mismatch::default() };
+        let all = Mismatch { d: self.d, measured: self.measured, ..Mismatch::under(self.disturbed) };
         Summary { mismatch_nats: all.d_nats(), by_source: all.by_source(), ..self.sum }
     }
 }

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::{Origin, TrainError, Trainer, in_flight, read};
 use crate::flow::Unfinished;
 use crate::master::Master;
+use crate::noise::Injected;
 
 const IN_FLIGHT: &str = "in_flight.jsonl";
 const STATE: &str = "trainer.safetensors";
@@ -153,6 +154,9 @@ struct Seal {
     /// Hash of the prompts, of a run that takes them from a file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     prompts: Option<String>,
+    /// How strong injected noise is from this version on, where that was known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    noise_sigma: Option<f64>,
     state_blake3: String,
     /// Of the rollouts under way, where there were any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -193,7 +197,7 @@ impl Trainer {
             WriteOptions { dtype: precision, aux_from: Some(&self.student_dir), shard_bytes: checkpoint::SHARD_BYTES };
         let state = |folder: &Path| {
             let hash = |bytes: &[u8]| blake3::hash(bytes).to_hex().to_string();
-            let bytes = encode(&master);
+            let bytes = encode(&master, self.noise.as_ref());
             write_synced(&folder.join(STATE), &bytes)?;
             let state_blake3 = hash(&bytes);
             let mut in_flight_blake3 = None;
@@ -214,6 +218,7 @@ impl Trainer {
                 device,
                 reference,
                 prompts,
+                noise_sigma: self.noise.as_ref().and_then(Injected::sigma),
                 state_blake3,
                 in_flight_blake3,
             };
@@ -230,10 +235,16 @@ fn write_synced(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     file.sync_all()
 }
 
-fn encode(master: &Master) -> Vec<u8> {
-    let parts = [("weights", &master.weights), ("m", &master.m), ("v", &master.v)];
+/// The name in a checkpoint of a version that stale rollouts still need.
+fn past(version: u64) -> String {
+    format!("past.{version}")
+}
+
+fn encode(master: &Master, noise: Option<&Injected>) -> Vec<u8> {
+    let own = [("weights", &master.weights), ("m", &master.m), ("v", &master.v)];
+    let kept = noise.into_iter().flat_map(Injected::past).map(|(version, weights)| (past(*version), weights));
     let mut tensors = Vec::new();
-    for (part, set) in parts {
+    for (part, set) in own.map(|(part, set)| (part.to_owned(), set)).into_iter().chain(kept) {
         for (i, param) in set.params().iter().enumerate() {
             let bytes = bytemuck::cast_slice(set.tensor(i));
             let view = TensorView::new(Dtype::F32, param.shape.clone(), bytes).expect("shape and bytes agree");
@@ -245,7 +256,12 @@ fn encode(master: &Master) -> Vec<u8> {
 
 /// Brings `master` to the newest whole checkpoint of a run, and returns what was under way then; leaves it alone when there
 /// is none.
-pub(super) fn restore(out: &Path, origin: &Origin, master: &mut Master) -> Result<Vec<Unfinished>, SaveError> {
+pub(super) fn restore(
+    out: &Path,
+    origin: &Origin,
+    master: &mut Master,
+    noise: Option<&mut Injected>,
+) -> Result<Vec<Unfinished>, SaveError> {
     let Some((dir, seal)) = newest(out)? else { return Ok(Vec::new()) };
     for (role, before, now) in
         [("student", &seal.student, &origin.student), ("teacher", &seal.teacher, &origin.teacher)]
@@ -306,6 +322,15 @@ pub(super) fn restore(out: &Path, origin: &Origin, master: &mut Master) -> Resul
     read("m", &mut master.m)?;
     read("v", &mut master.v)?;
     master.updates = seal.update;
+    if let Some(noise) = noise {
+        let mut kept = Vec::new();
+        for version in noise.past_versions(seal.update) {
+            let mut weights = master.weights.clone();
+            read(&past(version), &mut weights)?;
+            kept.push((version, weights));
+        }
+        noise.restore(seal.noise_sigma, kept);
+    }
     Ok(unfinished)
 }
 
