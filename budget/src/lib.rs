@@ -3,10 +3,13 @@
 //!
 //! [`mismatch`] has the estimators of D and its interval over prompts, [`stats`] the intervals and quantiles that they
 //! and others need, [`sensitivity`] the choice of what a recipe quantises, [`ladder`] what runs at rungs of mismatch say of
-//! the budget, and [`certificate`] the form in which that is kept.
+//! the budget, [`certificate`] the form in which that is kept, [`drift`] what mismatch does to prefixes, and [`admission`] the
+//! verdict on a configuration.
 #![forbid(unsafe_code)]
 
+pub mod admission;
 pub mod certificate;
+pub mod drift;
 pub mod ladder;
 pub mod mismatch;
 pub mod sensitivity;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 pub use median::{MedianInterval, median_interval};
 pub use proportion::wilson;
-pub use quantiles::{Z_ONE_SIDED_95, Z_TWO_SIDED_95, t_one_sided_95, t_two_sided_95};
+pub use quantiles::{Z_ONE_SIDED_95, Z_TWO_SIDED_95, t_one_sided, t_one_sided_95, t_two_sided_95};
 pub use random::Random;
 
 /// A closed interval, in the unit of what it holds.
