@@ -1,6 +1,7 @@
 //! `leeway calibrate`: trainings at rungs of injected mismatch, and the budget that follows from them.
 
 mod conclude;
+pub use conclude::settings;
 mod picture;
 
 use std::path::PathBuf;

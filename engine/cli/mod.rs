@@ -1,5 +1,6 @@
 //! The command line: one file a command, each wiring crates together and printing what they return.
 
+mod admit;
 mod calibrate;
 mod capacity;
 mod doctor;
@@ -76,6 +77,8 @@ enum Command {
     Train(train::TrainArgs),
     /// How much mismatch a student and its teacher can bear: trainings at rungs of it, a certificate and a picture.
     Calibrate(calibrate::CalibrateArgs),
+    /// Whether a rollout configuration is within the budget of a certificate: 0 admit, 3 reject, 4 cannot be told.
+    Admit(admit::AdmitArgs),
     /// Score what a learner in another process asks for, through a ring in shared memory.
     #[cfg(unix)]
     Teach(teach::TeachArgs),
@@ -119,6 +122,7 @@ fn dispatch(command: &Command, global: &Global) -> Result<ExitCode, Failure> {
         Command::Score(args) => score::run(args, global),
         Command::Train(args) => train::run(args, global),
         Command::Calibrate(args) => calibrate::run(args, global),
+        Command::Admit(args) => admit::run(args, global),
         #[cfg(unix)]
         Command::Teach(args) => teach::run(args, global),
         Command::Eval(args) => eval::run(args, global),

@@ -9,6 +9,7 @@
 //! distributions, so what the rollout said about its own tokens is measured and never trained on.
 #![forbid(unsafe_code)]
 
+pub mod admit;
 pub mod answer;
 pub mod calibrate;
 pub mod clock;

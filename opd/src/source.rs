@@ -265,6 +265,15 @@ impl Source {
         }
     }
 
+    /// How many different prompts there are to train on, where that is known.
+    #[must_use]
+    pub fn train_len(&self) -> Option<usize> {
+        match self {
+            Source::Task { .. } => None,
+            Source::File { train, .. } => Some(train.len()),
+        }
+    }
+
     /// How many different prompts there are to judge by, where that is known.
     #[must_use]
     pub fn test_len(&self) -> Option<usize> {

@@ -17,11 +17,15 @@ fn loss_table(loss: &Loss, origin: &Origin) -> toml::Table {
     table
 }
 
-/// The table of the task, prompts by their hash.
+/// The table of the task, prompts and further teachers by their hashes.
 fn task_table(task: &Task, origin: &Origin) -> toml::Table {
     let mut table = toml::Table::try_from(task).expect("plain data");
     if let Some(prompts) = &origin.prompts {
         table.insert("prompts".to_owned(), prompts.clone().into());
+    }
+    if !origin.teachers.is_empty() {
+        let hashes = toml::Table::try_from(&origin.teachers).expect("plain data");
+        table.insert("teachers".to_owned(), hashes.into());
     }
     table
 }
