@@ -302,3 +302,24 @@ fn what_is_not_there_is_refused() {
     assert!(doctor(None).starts_with("none: no CUDA driver"), "{}", doctor(None));
     assert!(doctor(Some(&driver)).contains("compute capability 8.9"), "{}", doctor(Some(&driver)));
 }
+
+/// Noise on weights reaches a device's rollouts and what they are compared with; noise on logits is the CPU's and refused.
+#[test]
+fn noise_is_put_into_a_devices_rollouts() {
+    let (driver, root) = (driver(), tempfile::tempdir().expect("a temporary folder"));
+    (0..).zip(["student", "teacher"]).for_each(|(seed, name)| task_model(&root.path().join(name), seed));
+    let file = root.path().join("run.toml");
+    let text = format!(
+        "student = 'student'\nteacher = 'teacher'\nupdates = 2\nout = {:?}\n[task]\nname = 'copy'\nlen_max = 4\n[noise]\n\
+         nats = 0.05\n[rollout]\nrecipe = 'bf16'\nn = 2\n[train]\nbatch = 4\n[eval]\nproblems = 4\n",
+        root.path().join("run")
+    );
+    std::fs::write(&file, text).expect("written");
+    let words = ["train", file.to_str().expect("Unicode"), "--device", "cuda"];
+    let result = run_json(&driver, &words);
+    check_device(&result);
+    let d = result["mismatch_nats"].as_f64().expect("a number");
+    assert!((0.02..0.1).contains(&d) && result["by_source"]["noise"] == result["mismatch_nats"], "{result}");
+    let output = run(Some(&driver), &[&words[..], &["--set", "noise.kind=logits"]].concat());
+    assert!(stderr(&output).contains("noise.kind is \"logits\"") && !output.status.success(), "{}", stderr(&output));
+}

@@ -25,7 +25,7 @@ fn the_documented_file_is_the_default() {
         example.lines().map(|line| line.trim_start_matches("//!").trim_start().to_string() + "\n").collect();
     let documented = parse(&example).unwrap();
     let smallest = "student = \"models/student\"\nteacher = \"models/teacher\"\nout = \"runs/first\"\n\
-        [task]\nname = \"modular-chain\"\n[checkpoint]\n[dynamics]\n[offline]\n";
+        [task]\nname = \"modular-chain\"\n[checkpoint]\n[dynamics]\n[noise]\nsigma = 0.01\n[offline]\n";
     assert_eq!(documented, parse(smallest).unwrap());
     assert_eq!(parse(SMALLEST).unwrap().out, Path::new("/here/runs/opd"));
     assert_eq!(parse(SMALLEST).unwrap().checkpoint, None);
@@ -278,6 +278,8 @@ fn words_and_types_agree() {
                 ("rollout.in_flight", _) => "schedule=async",
                 ("loss.window", _) => "loss.weight=mask",
                 ("loss.ratio", _) => "loss.kind=grpo",
+                ("noise.kind", "staleness") => "noise.staleness=1",
+                ("noise.kind" | "noise.draw", _) => "noise.sigma=0.1",
                 _ => "seed=0",
             };
             parse_with(SMALLEST, &[beside, &format!("{}={word}", words.key), "task={name='copy'}"]).unwrap();
@@ -296,6 +298,8 @@ fn words_and_types_agree() {
         toml::Value::from("?").try_into::<LossWindow>().unwrap_err().to_string(),
         toml::Value::from("?").try_into::<LossRatio>().unwrap_err().to_string(),
         toml::Value::from("?").try_into::<InFlight>().unwrap_err().to_string(),
+        toml::Value::from("?").try_into::<NoiseKind>().unwrap_err().to_string(),
+        toml::Value::from("?").try_into::<NoiseDraw>().unwrap_err().to_string(),
         toml::Value::from("?").try_into::<OfflineLoss>().unwrap_err().to_string(),
         toml::Value::from("?").try_into::<Precision>().unwrap_err().to_string(),
     ];
