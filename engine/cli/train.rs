@@ -73,9 +73,10 @@ pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
     let watch = Stopwatch::start();
     let device = global.device(|| opd::train::fits_cuda(&config))?;
     let gpu = super::open::gpu_json(&device);
+    let held = if args.resume { opd::train::hold(&config.out)? } else { None };
     let mut trainer = Trainer::open(config, device, args.resume)?;
     let config = trainer.config().clone();
-    let (_lock, aside) = opd::train::prepare(&config.out, args.resume)?;
+    let (_lock, aside) = opd::train::prepare(&config.out, held)?;
     if let Some(aside) = aside {
         eprintln!("{} held a run already; it is in {} now", config.out.display(), aside.display());
     }
@@ -262,7 +263,13 @@ const WAITING: &str = "waiting for stages";
 
 /// Zero is printed as zero, since it is exact.
 fn nats(d: f64) -> String {
-    if d == 0.0 { "0.0 (exactly)".to_owned() } else { format!("{d:.3e}") }
+    if d.is_nan() {
+        "not measured".to_owned()
+    } else if d == 0.0 {
+        "0.0 (exactly)".to_owned()
+    } else {
+        format!("{d:.3e}")
+    }
 }
 
 /// A line of `rollouts.jsonl`.

@@ -14,7 +14,7 @@ use crate::eval::{EvalSettings, Evaluation, PromptFailed, evaluate};
 use crate::learner::{Learner, Views};
 use crate::loss::{LossError, Objective, Sums};
 use crate::master::Master;
-use crate::sequences::{Row, micro_batches};
+use crate::sequences::{Micro, Row, micro_batches};
 use crate::source::Source;
 use crate::tasks::{EOS, Split, TaskSpec, VOCAB_LEN};
 
@@ -151,7 +151,7 @@ impl Pretrainer {
         let weight = 1.0 / tokens as f32;
         self.learner.gradients.clear();
         let mut sums = Sums::default();
-        for part in micro_batches(&rows, MICRO_TOKENS) {
+        for part in micro_batches(&rows, Micro { tokens: MICRO_TOKENS, rows: usize::MAX }) {
             let (model, rows) = (self.engine.model(), &rows[part]);
             let micro = self
                 .learner

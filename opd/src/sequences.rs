@@ -102,13 +102,23 @@ impl Packed {
     }
 }
 
-/// Splits rows into micro-batches of at most `tokens` tokens and of one teacher, in order; a longer row stands alone.
+/// What a micro-batch may hold; caches and buffers are made for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Micro {
+    /// Tokens, unless a single row is longer.
+    pub tokens: usize,
+    /// Rows: each may leave the rest of a page empty.
+    pub rows: usize,
+}
+
+/// Splits rows into micro-batches within `most` and of one teacher, in order; a row of more tokens stands alone.
 #[must_use]
-pub fn micro_batches(rows: &[Row], tokens: usize) -> Vec<std::ops::Range<usize>> {
+pub fn micro_batches(rows: &[Row], most: Micro) -> Vec<std::ops::Range<usize>> {
     let mut parts = Vec::new();
     let (mut first, mut held) = (0, 0);
     for (i, row) in rows.iter().enumerate() {
-        if i > first && (held + row.ids.len() > tokens || row.teacher != rows[first].teacher) {
+        let full = held + row.ids.len() > most.tokens || i - first == most.rows;
+        if i > first && (full || row.teacher != rows[first].teacher) {
             parts.push(first..i);
             (first, held) = (i, 0);
         }
@@ -118,4 +128,18 @@ pub fn micro_batches(rows: &[Row], tokens: usize) -> Vec<std::ops::Range<usize>>
         parts.push(first..rows.len());
     }
     parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_is_within_both_limits_and_of_one_teacher() {
+        let row = |len, teacher| Row { teacher, ..Row::new(vec![1; len], 1) };
+        let rows: Vec<Row> = [3, 3, 3, 9, 1, 1, 1, 1].into_iter().map(|len| row(len, 0)).chain([row(1, 1)]).collect();
+        let parts = micro_batches(&rows, Micro { tokens: 8, rows: 3 });
+        assert_eq!(parts, [0..2, 2..3, 3..4, 4..7, 7..8, 8..9]);
+        assert!(micro_batches(&[], Micro { tokens: 8, rows: 3 }).is_empty());
+    }
 }

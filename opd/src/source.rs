@@ -44,6 +44,8 @@ pub struct FileRow {
     pub answer: Option<String>,
     /// Which of the run's teachers scores its completions: 0 is `teacher`, from 1 on those of `task.teachers`.
     pub teacher: usize,
+    /// The line it stands on, from 1.
+    pub line: usize,
 }
 
 /// A prompt, with what judging its completion takes.
@@ -140,7 +142,7 @@ impl Source {
             let failed = |what| SourceError::Line { file: file.to_owned(), line: prompt.line, what };
             let ids = to_ids(&prompt.source, tokenizer.as_ref(), chat).map_err(failed)?;
             let teacher = teacher_of(prompt.teacher.as_ref(), teachers).map_err(failed)?;
-            rows.push(FileRow { ids, answer: prompt.answer, teacher });
+            rows.push(FileRow { ids, answer: prompt.answer, teacher, line: prompt.line });
         }
         let all: Vec<usize> = (0..rows.len()).collect();
         Ok(Source::File { rows, tokenizer: tokenizer.map(Box::new), seed, train: all.clone(), test: all })
@@ -167,6 +169,17 @@ impl Source {
             Source::Task { .. } => true,
             Source::File { train, test, .. } => test.iter().all(|at| !train.contains(at)),
         }
+    }
+
+    /// Whether every id of a file's prompts is below `valid`.
+    pub fn check_ids(&self, valid: usize, file: &Path) -> Result<(), SourceError> {
+        let Source::File { rows, .. } = self else { return Ok(()) };
+        let bad =
+            |row: &FileRow| row.ids.iter().position(|&id| id as usize >= valid).map(|at| (row.line, at, row.ids[at]));
+        rows.iter().find_map(bad).map_or(Ok(()), |(line, at, id)| {
+            let what = format!("token {at} of the prompt is id {id}; the models have ids 0 to {} in common", valid - 1);
+            Err(SourceError::Line { file: file.to_owned(), line, what })
+        })
     }
 
     /// Leaves out prompts of more than `max` tokens.
@@ -211,7 +224,7 @@ impl Source {
                         order[at]
                     }
                 };
-                let FileRow { ids, answer, teacher } = rows[at].clone();
+                let FileRow { ids, answer, teacher, .. } = rows[at].clone();
                 Asked { prompt: ids, teacher, judge: answer.map_or(Judge::None, Judge::Answer) }
             }
         }
@@ -222,7 +235,7 @@ impl Source {
     pub fn fingerprint(&self) -> Option<String> {
         let Source::File { rows, .. } = self else { return None };
         let mut hasher = blake3::Hasher::new();
-        for FileRow { ids, answer, teacher } in rows {
+        for FileRow { ids, answer, teacher, .. } in rows {
             hasher.update(&(ids.len() as u64).to_le_bytes());
             hasher.update(bytemuck::cast_slice(ids));
             let answer = answer.as_deref().unwrap_or_default();

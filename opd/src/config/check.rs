@@ -1,6 +1,7 @@
 //! The ranges of the run file's values.
 
 use std::path::Path;
+use std::time::Duration;
 
 use ptx::ops::sample::Params;
 
@@ -118,7 +119,8 @@ impl Config {
 
     fn check_schedule(&self) -> Result<(), Fault> {
         let (staleness, in_flight) = (self.rollout.staleness_max, self.rollout.in_flight);
-        need("wait_s", self.wait_s, self.wait_s > 0.0 && self.wait_s.is_finite(), "more than 0 and finite")?;
+        let countable = self.wait_s > 0.0 && Duration::try_from_secs_f64(self.wait_s).is_ok();
+        need("wait_s", self.wait_s, countable, "more than 0 and at most 1.8e19 seconds")?;
         let drains = in_flight == InFlight::Drain;
         let spelled = format!("{in_flight:?}").to_lowercase();
         match self.schedule {
@@ -130,8 +132,8 @@ impl Config {
             }
             Schedule::StepsOff(StepsOff { steps_off }) => {
                 need("schedule.steps_off", steps_off, steps_off > 0, "at least 1; \"sync\" is 0 steps off")?;
-                let must = format!("at least `schedule.steps_off`, which is {steps_off}");
-                need("rollout.staleness_max", staleness, staleness >= steps_off, &must)?;
+                let must = format!("{steps_off}, as `schedule.steps_off` is, or left out: rollouts are never older");
+                need("rollout.staleness_max", staleness, staleness == steps_off, &must)?;
                 let must = "\"drain\" with `steps_off`: the rollouts of an update all come from one version";
                 need("rollout.in_flight", spelled, drains, must)
             }

@@ -105,7 +105,7 @@ fn staleness_goes_by_the_schedule() {
     assert_eq!(of(SMALLEST, &["schedule=async"]), (Schedule::Async, 2, InFlight::Keep));
     let off = |steps_off| Schedule::StepsOff(StepsOff { steps_off });
     assert_eq!(of(SMALLEST, &["schedule.steps_off=3"]), (off(3), 3, InFlight::Drain));
-    assert_eq!(of(SMALLEST, &["schedule={steps_off=1}", "rollout.staleness_max=4"]), (off(1), 4, InFlight::Drain));
+    assert_eq!(of(SMALLEST, &["schedule={steps_off=4}", "rollout.staleness_max=4"]), (off(4), 4, InFlight::Drain));
     let text = format!("schedule = 'sync'\n{SMALLEST}");
     assert_eq!(of(&text, &["schedule.steps_off=2"]), (off(2), 2, InFlight::Drain));
     assert_eq!(of(&text, &["schedule=async", "rollout.in_flight=drain"]), (Schedule::Async, 2, InFlight::Drain));
@@ -207,7 +207,7 @@ fn errors_name_place_key_and_remedy() {
         ),
         (
             format!("schedule = {{ steps_off = 2 }}\n{SMALLEST}[rollout]\nstaleness_max = 1"),
-            "run.toml:7: `rollout.staleness_max` is 1; it must be at least `schedule.steps_off`, which is 2",
+            "run.toml:7: `rollout.staleness_max` is 1; it must be 2, as `schedule.steps_off` is, or left out",
         ),
         (
             format!("schedule = {{ steps_off = 2 }}\n{SMALLEST}[rollout]\nin_flight = 'keep'"),

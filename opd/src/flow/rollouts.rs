@@ -43,6 +43,18 @@ pub(crate) struct Shared {
     /// Samples under way.
     pub live: AtomicU64,
     pub over: AtomicBool,
+    /// Whether it ended by a panic, which its own thread reports, and nobody else.
+    pub panicked: AtomicBool,
+}
+
+/// Says that the stage is over however it ends.
+struct Over(Arc<Shared>);
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        self.0.panicked.store(std::thread::panicking(), Ordering::Release);
+        self.0.over.store(true, Ordering::Release);
+    }
 }
 
 impl Shared {
@@ -108,12 +120,12 @@ struct Open {
 impl RolloutStage {
     /// Runs until nobody listens, or something fails, which is the last that is said.
     pub fn run(mut self, unfinished: Vec<Unfinished>, commands: &Receiver<Command>, out: &Sender<Out>) {
+        let _over = Over(Arc::clone(&self.shared));
         let mut session = Session::new(&mut self.engine, self.settings.limits);
         if let Err(broken) = self.work(&mut session, unfinished, commands, out) {
             drop(out.send(Out::Failed(broken))); // without a listener there is nobody to tell
         }
         session.close(&mut self.engine);
-        self.shared.over.store(true, Ordering::Release);
     }
 
     fn work(

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use engine::model::Model;
 use ptx::Cpu;
 
 use super::{Broken, Hidden, In, Out, Sampled, Scored};
 use crate::clock::Stopwatch;
 use crate::eval::row;
-use crate::sequences::{Row, micro_batches};
+use crate::sequences::{Micro, Row, micro_batches};
 use crate::side::Side;
 use crate::teach::{Received, RingTeacher, TeachError};
 
@@ -39,7 +39,7 @@ pub(crate) trait Teacher: Send {
 pub(crate) struct LocalTeacher {
     pub cpu: Arc<Cpu>,
     pub models: Vec<(Arc<Model>, Side)>,
-    pub micro_tokens: usize,
+    pub micro: Micro,
     pub answers: VecDeque<Vec<f32>>,
 }
 
@@ -50,7 +50,7 @@ impl Teacher for LocalTeacher {
 
     fn ask(&mut self, rows: &[Row], _version: u64) -> Result<(), TeachError> {
         let mut hidden = Vec::new();
-        for part in micro_batches(rows, self.micro_tokens) {
+        for part in micro_batches(rows, self.micro) {
             let (model, side) = &mut self.models[rows[part.start].teacher];
             side.run(&self.cpu, model, &rows[part]);
             hidden.extend_from_slice(&side.hidden);
@@ -92,7 +92,12 @@ impl Teacher for RemoteTeacher {
     fn answer(&mut self) -> Result<Option<Answer>, TeachError> {
         let ring = self.ring.as_mut().expect("the run is not over");
         let waited_s = self.since.get_or_insert_with(Stopwatch::start).elapsed_s();
-        let answer = match ring.receive_within(POLL) {
+        let unanswered = ring.unanswered();
+        let received = ring.receive_within(POLL);
+        if ring.unanswered() < unanswered {
+            self.since = None; // one of the group's rows is a sign of life
+        }
+        let answer = match received {
             Ok(Received::Hidden(hidden)) => Ok(hidden),
             Ok(other) => {
                 let what = format!(
@@ -156,7 +161,12 @@ fn work(
             ended = next.is_none();
             next
         } else if pending.len() < teacher.window() {
-            from.try_recv().ok()
+            match from.try_recv() {
+                Ok(out) => Some(out),
+                Err(TryRecvError::Empty) => None,
+                // Nobody waits for what is still to be answered.
+                Err(TryRecvError::Disconnected) => return Ok(()),
+            }
         } else {
             None
         };

@@ -16,6 +16,10 @@ use crate::sequences::Row;
 use crate::source::Source;
 use crate::teach::TeachError;
 
+/// How long the learner waits before it looks whether anybody is still there.
+const LOOK: Duration = Duration::from_millis(200);
+/// Rows of the learner's own that the scoring stage has at a time.
+const ASKED_AHEAD: usize = 16;
 /// Commands that may wait for the stage: news of weights are only a knock on the door, and a full door is one.
 const COMMANDS: usize = 64;
 
@@ -31,9 +35,6 @@ pub enum WaitError {
     /// The teacher cannot go on.
     #[error(transparent)]
     Teacher(Box<TeachError>),
-    /// The teacher has no scores of what was asked.
-    #[error("the teacher has no scores: {0}")]
-    NoScores(String),
     /// A stage is gone without a word.
     #[error("the {stage} stage ended by itself; what it said is above")]
     Gone {
@@ -199,16 +200,23 @@ impl Stages {
         }
     }
 
-    /// Scores of rows of the learner's own, `[predicting, hidden]`.
-    pub fn score(&mut self, rows: &[Row]) -> Result<Vec<f32>, WaitError> {
-        let to_score = self.to_score.as_ref().expect("until dropped");
-        // A stage that is gone has said why: that is what is received then.
-        let _ = to_score.send(Out::Rows(rows.to_vec()));
-        loop {
-            if let Some(Special::Answer(answer)) = self.receive("the scores of an evaluation")? {
-                return answer.map_err(WaitError::NoScores);
+    /// Scores of rows of the learner's own, `[predicting, hidden]` of each. Rows are asked for one by one, so that each answer is
+    /// a sign of life, and some ahead, so that a teacher elsewhere need not wait for the next.
+    pub fn score(&mut self, rows: &[Row]) -> Result<Vec<Answer>, WaitError> {
+        let (mut answers, mut asked) = (Vec::with_capacity(rows.len()), 0);
+        while answers.len() < rows.len() {
+            while asked < rows.len() && asked - answers.len() < ASKED_AHEAD {
+                let to_score = self.to_score.as_ref().expect("until dropped");
+                // A stage that is gone has said why: that is what is received then.
+                drop(to_score.send(Out::Rows(vec![rows[asked].clone()])));
+                asked += 1;
+            }
+            let what = format!("the scores of completion {} of {} to evaluate", answers.len() + 1, rows.len());
+            if let Some(Special::Answer(answer)) = self.receive(&what)? {
+                answers.push(answer);
             }
         }
+        Ok(answers)
     }
 
     /// The run is over: a teacher in another process may end.
@@ -220,15 +228,33 @@ impl Stages {
     /// Waits for one thing to come, and takes it. What is no group is handed back.
     fn receive(&mut self, what: &str) -> Result<Option<Special>, WaitError> {
         let watch = Stopwatch::start();
-        let got = self.from.as_ref().expect("until dropped").recv_timeout(Duration::from_secs_f64(self.wait_s));
-        self.waited_s += watch.elapsed_s();
-        match got {
-            Ok(message) => self.settle(message),
-            Err(RecvTimeoutError::Timeout) => {
-                let (waited_s, what, state) = (self.wait_s, what.to_owned(), self.state());
-                Err(WaitError::Deadline { waited_s, what, state })
+        let got = loop {
+            let left = Duration::from_secs_f64((self.wait_s - watch.elapsed_s()).max(0.0));
+            match self.from.as_ref().expect("until dropped").recv_timeout(left.min(LOOK)) {
+                // Whoever panicked says nothing more, and the scoring stage does not know of it.
+                Err(RecvTimeoutError::Timeout) if self.shared.panicked.load(Ordering::Acquire) => {
+                    break Err(WaitError::Gone { stage: "rollout" });
+                }
+                Err(RecvTimeoutError::Timeout) if left > LOOK => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    let (waited_s, what, state) = (self.wait_s, what.to_owned(), self.state());
+                    break Err(WaitError::Deadline { waited_s, what, state });
+                }
+                Err(RecvTimeoutError::Disconnected) => break Err(self.gone()),
+                Ok(message) => break Ok(message),
             }
-            Err(RecvTimeoutError::Disconnected) => Err(self.gone()),
+        };
+        self.waited_s += watch.elapsed_s();
+        self.settle(got?)
+    }
+
+    /// What a rollout stage that is over said last; it comes behind what the scoring stage has still to do.
+    fn last_word(&mut self) -> WaitError {
+        loop {
+            match self.receive("what ended the rollout stage") {
+                Ok(_) => {}
+                Err(error) => return error,
+            }
         }
     }
 
@@ -265,9 +291,9 @@ impl Stages {
         )
     }
 
-    fn ask(&self, command: Command) -> Result<(), WaitError> {
+    fn ask(&mut self, command: Command) -> Result<(), WaitError> {
         let commands = self.commands.as_ref().expect("until dropped");
-        commands.send(command).map_err(|_| WaitError::Gone { stage: "rollout" })
+        if commands.send(command).is_err() { Err(self.last_word()) } else { Ok(()) }
     }
 
     /// Waits, before version `version` is replaced, until the rollout stage has it, where rollouts have to be of exactly
@@ -277,13 +303,13 @@ impl Stages {
             return Ok(());
         }
         let watch = Stopwatch::start();
-        while !self.shared.wait_taken(version, Duration::from_millis(200)) {
+        while !self.shared.wait_taken(version, LOOK) {
             // What the stage has still to hand over must not keep it from going on, nor its failure unseen.
             while let Some(message) = self.arrived()? {
                 drop(self.settle(message)?);
             }
             if self.shared.over.load(Ordering::Acquire) {
-                return Err(WaitError::Gone { stage: "rollout" });
+                return Err(self.last_word());
             }
             if watch.elapsed_s() > self.wait_s {
                 let what = format!("the rollout stage to take version {version}");

@@ -16,7 +16,7 @@ use ptx::ops::divergence;
 use ptx::ops::linear::{self, Job};
 use serde::{Deserialize, Serialize};
 
-use crate::sequences::{Packed, Row, micro_batches};
+use crate::sequences::{Micro, Packed, Row, micro_batches};
 use crate::side::{pages, select};
 
 #[cfg(test)]
@@ -128,7 +128,7 @@ impl Meter {
         }
         let tokens: usize = rows.iter().map(|row| row.ids.len()).sum();
         let kept = kept_layers(c.layers, settings.stream_bytes / (4 * c.hidden * tokens).max(1));
-        let parts = micro_batches(&rows, PART_TOKENS);
+        let parts = micro_batches(&rows, Micro { tokens: PART_TOKENS, rows: usize::MAX });
         let parts = parts.into_iter().map(|rows| Part { rows, streams: Vec::new(), hidden: Vec::new() }).collect();
         let mut meter = Meter {
             rows,

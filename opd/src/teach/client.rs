@@ -258,6 +258,12 @@ impl RingTeacher {
         &self.lse
     }
 
+    /// Rows that were asked for and have no answer yet.
+    #[must_use]
+    pub fn unanswered(&self) -> usize {
+        self.batches.iter().map(|batch| batch.left.len()).sum()
+    }
+
     /// Says that nothing more will be asked: the teacher ends.
     pub fn finish(self) {
         self.requests.finish();

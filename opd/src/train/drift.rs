@@ -47,7 +47,7 @@ impl Trainer {
                 .map_err(|source: PromptFailed| TrainError::Eval { update, source })?;
             let rows: Vec<Row> = rollouts.iter().map(|r| row(&asked[r.request], r)).collect();
             let objective = Objective::Distill { kind: Kind::ReverseKl, inv_temp: 1.0 / self.temperature() };
-            let (sums, _) = self.sums_of(update, &rows, objective)?;
+            let sums = self.sums_of(update, &rows, None, objective)?.sums;
             *kl = sums.kl_reverse / sums.tokens as f64;
         }
         Ok(Drift { rollout, student })

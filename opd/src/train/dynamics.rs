@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use super::batch::By;
 use super::evaluate::EVAL_SAMPLES;
-use super::teacher::sample_by_own;
+use super::teacher::{Scores, sample_by_own};
 use super::{TrainError, Trainer, read};
 use crate::eval::{PromptFailed, collect, row};
 use crate::learner::Views;
@@ -98,12 +98,14 @@ impl Trainer {
         Ok(Some(Before { along, prefixes, kl, fail, spent_s: watch.elapsed_s() }))
     }
 
-    /// After they changed; `rows` are those of the update and `loss` their mean before it.
+    /// After they changed; `rows` are those of the update, `factors` what their tokens were weighted by, and `loss` the mean
+    /// before it.
     pub(super) fn watch_after(
         &mut self,
         update: u64,
         before: Before,
         rows: &[Row],
+        factors: Option<&[f32]>,
         loss: f64,
     ) -> Result<DynamicsReport, TrainError> {
         let watch = crate::clock::Stopwatch::start();
@@ -113,7 +115,7 @@ impl Trainer {
         if self.config.loss.is_differentiated() {
             let inv_temp = 1.0 / self.temperature();
             let objective = Objective::Composed { objective: self.config.loss.objective(), inv_temp };
-            let (after, _) = self.sums_of(update, rows, objective)?;
+            let after = self.sums_of(update, rows, factors, objective)?.sums;
             actual = Some(loss - after.loss / after.tokens as f64);
         }
         let kl_fixed = self.kl_on(update, &prefixes)?;
@@ -210,7 +212,8 @@ impl Trainer {
         let mut rows: Vec<Row> = prefixes.iter().map(|sampled| sampled.row.clone()).collect();
         rows.sort_by_key(|row| row.teacher);
         let inv_temp = 1.0 / self.temperature();
-        let (sums, _) = self.sums_of(update, &rows, Objective::Distill { kind: Kind::ReverseKl, inv_temp })?;
+        let Measured { sums, .. } =
+            self.sums_of(update, &rows, None, Objective::Distill { kind: Kind::ReverseKl, inv_temp })?;
         Ok(sums.kl_reverse / sums.tokens as f64)
     }
 
@@ -259,29 +262,33 @@ impl Trainer {
         Ok(Some(right as f64 / rollouts.len() as f64))
     }
 
-    /// Loss and distances of rows at the weights in force, and KL(student || teacher) of each completion token in nats;
-    /// nothing is trained.
+    /// Loss, weighted by `factors` of all completion tokens where they are given, and distances of rows at the weights in
+    /// force; nothing is trained. Rows that a teacher elsewhere has no scores of are left out.
     pub(super) fn sums_of(
         &mut self,
         update: u64,
         rows: &[Row],
+        factors: Option<&[f32]>,
         objective: Objective,
-    ) -> Result<(Sums, Vec<f64>), TrainError> {
-        let (mut sums, mut kl, mut used) = (Sums::default(), Vec::new(), 0);
-        let hidden = self.hidden_of(update, rows)?;
-        for part in micro_batches(rows, self.micro_tokens) {
+    ) -> Result<Measured, TrainError> {
+        let Scores { hidden, scored } = self.hidden_of(update, rows)?;
+        let missing = scored.iter().filter(|&&scored| !scored).count() as u64;
+        let (kept, factors) = left(rows, &scored, factors);
+        let (mut sums, mut kl, mut used, mut done) = (Sums::default(), Vec::new(), 0, 0);
+        for part in micro_batches(&kept, self.micro) {
             let failed = |source| TrainError::Device { update, source };
-            let part_rows = &rows[part.clone()];
+            let part_rows = &kept[part.clone()];
             let teacher = self.teacher.logits(hidden.as_deref(), &mut used, part_rows).map_err(failed)?;
             if let Some((engine, side)) = &mut self.reference {
                 side.run(engine, part_rows).map_err(failed)?;
             }
             let views = Views {
                 teacher: Some(teacher),
-                behaviour: None,
                 reference: self.reference.as_mut().map(|(engine, side)| side.logits(engine)),
+                factors: factors.as_ref().map(|factors| &factors[done..]),
                 ..Views::default()
             };
+            done += part_rows.iter().map(|row| row.targets().len()).sum::<usize>();
             let micro = self
                 .learner
                 .micro_batch(&self.cpu, self.policy.model(), objective, part_rows, views, self.valid, 0.0, false)
@@ -289,6 +296,35 @@ impl Trainer {
             sums.add(&micro);
             kl.extend_from_slice(&self.learner.by_row.kl);
         }
-        Ok((sums, kl))
+        Ok(Measured { sums, rows: kept, kl, missing })
     }
+}
+
+/// What rows are like at the weights in force.
+pub(super) struct Measured {
+    pub sums: Sums,
+    /// Those that were measured.
+    pub rows: Vec<Row>,
+    /// KL(student || teacher) of each of their completion tokens, nats.
+    pub kl: Vec<f64>,
+    /// Rows without scores.
+    pub missing: u64,
+}
+
+/// The rows that have scores, with the factors of their tokens.
+fn left(rows: &[Row], scored: &[bool], factors: Option<&[f32]>) -> (Vec<Row>, Option<Vec<f32>>) {
+    let mut kept = Vec::new();
+    let mut own = factors.map(|_| Vec::new());
+    let mut at = 0;
+    for (row, &scored) in rows.iter().zip(scored) {
+        let tokens = at..at + row.targets().len();
+        at = tokens.end;
+        if scored {
+            kept.push(row.clone());
+            if let (Some(own), Some(all)) = (&mut own, factors) {
+                own.extend_from_slice(&all[tokens]);
+            }
+        }
+    }
+    (kept, own)
 }

@@ -3,6 +3,7 @@
 use engine::rollout::Limits;
 use ptx::ops::divergence::Kind;
 
+use super::dynamics::Measured;
 use super::{EvalReport, TrainError, Trainer, narrow};
 use crate::eval::{EvalSettings, evaluate};
 use crate::loss::Objective;
@@ -45,7 +46,7 @@ impl Trainer {
         rows.sort_by_key(|row| row.teacher); // micro-batches are of one teacher
         // Its loss is not reported: what is, the distance to the teacher itself, is the same for every objective.
         let objective = Objective::Distill { kind: Kind::ReverseKl, inv_temp: 1.0 / self.temperature() };
-        let (sums, by_token) = self.sums_of(update, &rows, objective)?;
+        let Measured { sums, rows, kl, missing } = self.sums_of(update, &rows, None, objective)?;
         Ok(EvalReport {
             update,
             accuracy: judged.accuracy(),
@@ -53,7 +54,8 @@ impl Trainer {
             judged: judged.judged,
             truncated: judged.truncated,
             kl_teacher: sums.kl_reverse / sums.tokens as f64,
-            kl_by_teacher: self.by_teacher(&rows, &by_token),
+            missing,
+            kl_by_teacher: self.by_teacher(&rows, &kl),
         })
     }
 }

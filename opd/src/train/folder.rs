@@ -42,15 +42,24 @@ impl FolderLock {
     }
 }
 
-/// Makes `out` the folder of this process's run. Unless it goes on with the run there, that run is moved to `out.1`,
-/// `out.2`, ... (the first name that is free); where it went is returned too.
-pub fn prepare(out: &Path, resume: bool) -> Result<(FolderLock, Option<PathBuf>), SaveError> {
+/// Takes the folder of a run that is to be gone on with, before anything in it is read or tidied: another process may be
+/// writing there. None where there is no folder yet.
+pub fn hold(out: &Path) -> Result<Option<FolderLock>, SaveError> {
+    out.exists().then(|| FolderLock::take(out)).transpose()
+}
+
+/// Makes `out` the folder of this process's run, which may have been [`hold`]-ed to go on with the run there. A run that is not
+/// gone on with is moved to `out.1`, `out.2`, ... (the first name that is free); where it went is returned too.
+pub fn prepare(out: &Path, held: Option<FolderLock>) -> Result<(FolderLock, Option<PathBuf>), SaveError> {
     if out.join("config.json").exists() {
         return Err(SaveError::ModelFolder { path: out.to_owned() });
     }
+    if let Some(lock) = held {
+        return Ok((lock, None));
+    }
     let io = |source| SaveError::Io { path: out.to_owned(), source };
     let mut aside = None;
-    if !resume && holds_run(out) {
+    if holds_run(out) {
         let _nobody_writes = FolderLock::take(out)?;
         let free = (1_u32..)
             .map(|n| {

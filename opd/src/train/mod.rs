@@ -40,7 +40,7 @@ use crate::learner::{Learner, Views};
 use crate::loss::{Logits, Objective, Sums};
 use crate::master::Master;
 use crate::noise::Injected;
-use crate::sequences::{Row, micro_batches};
+use crate::sequences::{Micro, Row, micro_batches};
 use crate::side::Beside;
 use crate::source::{Asked, Source};
 
@@ -48,7 +48,7 @@ use batch::Batch;
 pub use drift::Drift;
 pub use dynamics::DynamicsReport;
 pub use error::TrainError;
-pub use folder::{FolderLock, model_inside, prepare};
+pub use folder::{FolderLock, hold, model_inside, prepare};
 pub use noise::NoiseReport;
 pub use open::{OpenError, fits_cuda};
 pub use probe::{Aged, Probe, Probed};
@@ -118,7 +118,7 @@ pub struct Trainer {
     reference: Option<(Engine, Beside)>,
     learner: Learner,
     master: Arc<RwLock<Master>>,
-    micro_tokens: usize,
+    micro: Micro,
     student_dir: PathBuf,
     totals: report::Totals,
     /// KL(student || teacher) of every completion token of the last update, nats, in the order of its rollouts.
@@ -277,7 +277,9 @@ impl Trainer {
         self.swap_weights(update)?;
         let sync_s = watch.lap_s();
         let loss = factors.as_ref().and_then(|f| f.loss).unwrap_or(sums.loss) / sums.tokens as f64;
-        let dynamics = watched.map(|before| self.watch_after(update, before, &rows, loss)).transpose()?;
+        let dynamics = watched
+            .map(|before| self.watch_after(update, before, &rows, factors.as_ref().map(|f| &f.by_token[..]), loss))
+            .transpose()?;
         let mut stages = None;
         if let (Some(now), Some((busy, waited, again))) = (&self.stages, stages_before) {
             let wait_s = now.waited_s - waited;
@@ -324,7 +326,7 @@ impl Trainer {
 
     /// The micro-batches of an update. Where mismatch needs it, each is of one weights version.
     fn parts(&self, rows: &[Row], rollouts: &[(Asked, Rollout)]) -> Vec<std::ops::Range<usize>> {
-        let parts = micro_batches(rows, self.micro_tokens);
+        let parts = micro_batches(rows, self.micro);
         match &self.behaviour {
             Behaviour::Past(past) if past.one_version() => {
                 let version = |at: usize| rollouts[at].1.versions[0].1;

@@ -117,7 +117,7 @@ impl Trainer {
         let rows: Vec<Row> = sampled.iter().map(|(asked, rollout)| row(asked, rollout)).collect();
         let inv_temp = 1.0 / self.temperature();
         let mut mismatch = Mismatch::default();
-        for part in micro_batches(&rows, self.micro_tokens) {
+        for part in micro_batches(&rows, self.micro) {
             let part_rows = &rows[part.clone()];
             let (noise, keys) = self.logit_noise(part_rows);
             let Behaviour::Present(beside) = &mut self.behaviour else { unreachable!("noise is put into turns") };

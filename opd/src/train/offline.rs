@@ -44,7 +44,7 @@ impl Trainer {
         self.token_kl.clear();
         let (mut sums, mut loss) = (Sums::default(), 0.0);
         let mut teacher_s = 0.0;
-        for part in micro_batches(&rows, self.micro_tokens) {
+        for part in micro_batches(&rows, self.micro) {
             let part_rows = &rows[part.clone()];
             // Distances to the teacher are measured whatever is trained: cross-entropy has no need of it.
             let (measure, passes) = match kind {

@@ -25,6 +25,7 @@ use crate::flow::{LocalTeacher, RemoteTeacher, Settings, Stages, Start};
 use crate::learner::Learner;
 use crate::master::Master;
 use crate::noise::Injected;
+use crate::sequences::Micro;
 use crate::side::{Beside, Side};
 use crate::source::Source;
 use crate::source::SourceError;
@@ -150,7 +151,7 @@ pub enum OpenError {
 }
 
 impl Trainer {
-    /// Opens the run of `config`. Rollouts and the teacher run on `device`, updates and evaluation on the CPU. With
+    /// Opens the run of `config`, whose folder is held where it goes on ([`super::hold`]). Rollouts and the teacher run on `device`, updates and evaluation on the CPU. With
     /// `resume` it goes on from the newest whole checkpoint of `config.out`, if there is one.
     pub fn open(config: Config, device: Device, resume: bool) -> Result<Trainer, OpenError> {
         let cpu = Arc::clone(device.cpu());
@@ -179,6 +180,9 @@ impl Trainer {
         let vocab_both = models.iter().map(|(_, c)| c.vocab).min().expect("there is a student");
         let mut valid = tokenizer.as_ref().map_or(vocab_both, |t| t.size().min(vocab_both));
         let (source, prompt_max) = source(&config, tokenizer)?;
+        if let Task::Prompts(task) = &config.task {
+            source.check_ids(valid, &task.prompts)?;
+        }
         if config.loss.kind == LossKind::Grpo && !source.judges() {
             return Err(OpenError::Unjudged);
         }
@@ -275,10 +279,13 @@ impl Trainer {
         };
         let micro_tokens = micro_tokens(&student_config).max(len);
         let rows = micro_tokens.min(sequences.max(64)); // no row is shorter than a token
+        let micro = Micro { tokens: micro_tokens, rows };
         // On the CPU the teacher's pages are in its side.
         let pages = if device.is_cpu() { 0 } else { crate::side::pages(micro_tokens, rows) };
         let mut remote = None;
-        let teacher = if let Some(ring) = &config.ring {
+        // A run with nothing left to do asks nobody; its teacher has left, and taken the ring away.
+        let ring = config.ring.as_ref().filter(|_| master.updates < u64::from(config.updates));
+        let teacher = if let Some(ring) = ring {
             let temperature = super::narrow(config.rollout.temperature);
             let expected = Expected { model_hash: origin.teacher.clone(), precision, temperature, longest: len };
             let wait = Duration::from_secs_f64(config.wait_s);
@@ -340,7 +347,7 @@ impl Trainer {
                     };
                     let models = all.iter().map(with_side).collect();
                     let (cpu, answers) = (Arc::clone(&cpu), VecDeque::new());
-                    Some(Box::new(LocalTeacher { cpu, models, micro_tokens, answers }))
+                    Some(Box::new(LocalTeacher { cpu, models, micro, answers }))
                 }
                 Teacher::Here(_) => None,
                 Teacher::Remote(..) | Teacher::Staged(_) => {
@@ -376,7 +383,7 @@ impl Trainer {
             reference,
             learner,
             master,
-            micro_tokens,
+            micro,
             student_dir: config.student.clone(),
             totals: Totals::default(),
             token_kl: Vec::new(),

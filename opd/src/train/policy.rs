@@ -58,7 +58,7 @@ impl Trainer {
     fn trainer_logprobs(&mut self, update: u64, rows: &[Row]) -> Result<Vec<f32>, TrainError> {
         let objective = Objective::Logprobs { inv_temp: 1.0 / self.temperature() };
         let mut logprobs = Vec::new();
-        for part in micro_batches(rows, self.micro_tokens) {
+        for part in micro_batches(rows, self.micro) {
             let (model, part_rows) = (self.policy.model(), &rows[part.clone()]);
             self.learner
                 .micro_batch(&self.cpu, model, objective, part_rows, Views::default(), self.valid, 0.0, false)

@@ -102,13 +102,12 @@ impl Trainer {
         let (device, model) = (like.device(), like.config());
         let precision = read(&self.master).precision();
         let identity = Recipe::built_in("identity", precision, model).expect("it was opened with the run");
-        let rows = self.micro_tokens.min(self.config.sequences().max(64));
         let open = |aged: &Aged, recipe: Recipe| -> Result<(Engine, Beside), TrainError> {
             let mut source = Version::of(&aged.weights, precision, &self.cpu);
             let (pages, valid) = (like.kv().pages(), self.valid);
             let engine =
                 Engine::open(device, model.clone(), recipe, aged.version, &mut source, PAGE_LEN, pages, valid)?;
-            let beside = Beside::new(&engine, self.micro_tokens, rows);
+            let beside = Beside::new(&engine, self.micro.tokens, self.micro.rows);
             Ok((engine, beside))
         };
         let sampler = versions.last().map(|aged| open(aged, like.recipe().clone())).transpose()?;
@@ -165,9 +164,10 @@ impl Trainer {
     ) -> Result<(Vec<Sum>, Vec<Sum>), TrainError> {
         let update = self.updates();
         let inv_temp = 1.0 / self.temperature();
-        let hidden = if teacher { self.hidden_of(update, rows)? } else { None };
+        // A teacher elsewhere is refused before anything is probed.
+        let hidden = if teacher { self.hidden_of(update, rows)?.hidden } else { None };
         let (mut kl, mut mismatch, mut used) = (Vec::new(), Vec::new(), 0);
-        for part in micro_batches(rows, self.micro_tokens) {
+        for part in micro_batches(rows, self.micro) {
             let failed = |source| TrainError::Device { update, source };
             let part_rows = &rows[part.clone()];
             let (noise, keys) = self.logit_noise(part_rows);

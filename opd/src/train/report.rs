@@ -155,6 +155,9 @@ pub struct EvalReport {
     pub truncated: u64,
     /// KL(student || teacher) on the student's own completions, nats per token.
     pub kl_teacher: f64,
+    /// Completions that the teacher has no scores of, which that distance leaves out.
+    #[serde(default)]
+    pub missing: u64,
     /// The same for the prompts of each teacher, of a run that has several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kl_by_teacher: Option<BTreeMap<String, f64>>,
@@ -243,13 +246,17 @@ impl Mismatch {
         }
     }
 
-    /// Exact D, nats per token.
+    /// Exact D, nats per token; not a number, null in JSON, where none of the versions that sampled was held any more.
     pub(super) fn d_nats(&self) -> f64 {
-        per(self.d[0] + self.d[1], self.measured)
+        self.per_measured(self.d[0] + self.d[1])
+    }
+
+    fn per_measured(&self, sum: f64) -> f64 {
+        if self.measured == 0 { f64::NAN } else { per(sum, self.measured) }
     }
 
     pub(super) fn by_source(&self) -> BySource {
-        let (present, staleness) = (per(self.d[0], self.measured), per(self.d[1], self.measured));
+        let (present, staleness) = (self.per_measured(self.d[0]), self.per_measured(self.d[1]));
         if self.disturbed {
             BySource { numerics: 0.0, staleness, noise: Some(present) }
         } else {

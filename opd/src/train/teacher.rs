@@ -158,22 +158,37 @@ impl Trainer {
         Some(means.map(|(&(name, _), (sum, tokens))| (name.to_owned(), sum / f64::from(tokens))).collect())
     }
 
-    /// Hidden rows of a teacher elsewhere; none where it is here.
-    pub(super) fn hidden_of(&mut self, update: u64, rows: &[Row]) -> Result<Option<Vec<f32>>, TrainError> {
+    /// Scores of a teacher elsewhere, row by row; an error where it has none of any.
+    pub(super) fn hidden_of(&mut self, update: u64, rows: &[Row]) -> Result<Scores, TrainError> {
         let failed = |source| TrainError::Wait { update, source };
-        let answer = match (&mut self.teacher, &mut self.stages) {
-            (Teacher::Here(_), _) => return Ok(None),
+        let answers = match (&mut self.teacher, &mut self.stages) {
+            (Teacher::Here(_), _) => return Ok(Scores { hidden: None, scored: vec![true; rows.len()] }),
             (Teacher::Remote(remote, _), _) => {
                 let groups: Vec<Vec<Row>> = rows.iter().map(|row| vec![row.clone()]).collect();
-                let answers = score(remote, &groups, update).map_err(|source| failed(source.into()))?;
-                answers.into_iter().collect::<Result<Vec<_>, _>>().map(|rows| rows.concat())
+                score(remote, &groups, update).map_err(|source| failed(source.into()))?
             }
-            (Teacher::Staged(_), Some(stages)) => return stages.score(rows).map(Some).map_err(failed),
+            (Teacher::Staged(_), Some(stages)) => stages.score(rows).map_err(failed)?,
             (Teacher::Staged(_), None) => unreachable!("the stages end with the run"),
         };
-        match answer {
-            Ok(hidden) => Ok(Some(hidden)),
-            Err(why) => Err(TrainError::NoScores { update, why }),
+        let (mut hidden, mut scored, mut last) = (Vec::new(), Vec::new(), None);
+        for answer in answers {
+            scored.push(answer.is_ok());
+            match answer {
+                Ok(own) => hidden.extend(own),
+                Err(why) => last = Some(why),
+            }
+        }
+        match last {
+            Some(why) if !scored.contains(&true) => Err(TrainError::NoScores { update, why }),
+            _ => Ok(Scores { hidden: Some(hidden), scored }),
         }
     }
+}
+
+/// Scores that were made elsewhere.
+pub(super) struct Scores {
+    /// Hidden rows of the rows that have any, one after the other; none where the teacher is here.
+    pub hidden: Option<Vec<f32>>,
+    /// Whether there are any, by row.
+    pub scored: Vec<bool>,
 }
