@@ -2,9 +2,13 @@
 //! same numbers and seed give the same verdict.
 //!
 //! [`mismatch`] has the estimators of D and its interval over prompts, [`stats`] the intervals and quantiles that they
-//! and others need, and [`sensitivity`] the choice of what a recipe quantises.
+//! and others need, and [`sensitivity`] the choice of what a recipe quantises. [`drift`] is about the prefixes that a
+//! mismatch leads to, [`coherence`] about whether it is the same every time, [`tails`] about its rare tokens.
 #![forbid(unsafe_code)]
 
+pub mod coherence;
+pub mod drift;
 pub mod mismatch;
 pub mod sensitivity;
 pub mod stats;
+pub mod tails;
