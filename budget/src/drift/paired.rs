@@ -91,9 +91,9 @@ mod tests {
                 for _ in 0..prompts {
                     let level = uniform();
                     for (side, shift) in [(&mut first, truth), (&mut second, 0.0)] {
-                        let tokens = 4 + (uniform() * 8.0).round() as i32;
+                        let tokens = 4 + (0..8).filter(|_| uniform() < 0.5).count();
                         let sum = (0..tokens).map(|_| shift + level + 0.4 * (uniform() - 0.5)).sum();
-                        side.push(Cluster { sum, tokens: f64::from(tokens) });
+                        side.push(Cluster { sum, tokens: tokens as f64 });
                     }
                 }
                 let got = paired_difference(&first, &second, experiment).unwrap();
