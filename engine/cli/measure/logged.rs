@@ -89,7 +89,7 @@ fn wired(
     ratio: &RatioEstimate,
 ) -> Result<(), Failure> {
     let off = (ratio.ratio - 1.0).abs() > FAULT * 0.5 * ratio.ci95.width() && ratio.ratio != 1.0;
-    let found = diagnose(compare, set, logged, pi.view())?;
+    let found = diagnose(compare, set, logged, pi.view(), off)?;
     let file = file.to_owned();
     match found.cause {
         Some(cause) if !off && found.m2 > M2_LEAST => {

@@ -167,7 +167,7 @@ fn mistakes_are_named() {
     let [trained, rollout] = ["bf16", "fp8"].map(|name| Run::new(&cpu, &checkpoint, recipe(name), &set));
     let compare = Compare { cpu: &cpu, valid: VOCAB as usize - 1, temperature: 1.0 };
     let of = |run: &Run, temperature| compare.logprobs(&targets, run.view(), &[temperature]).unwrap().remove(0);
-    let found = |logged: &[f32]| diagnose(&compare, &set, logged, trained.view()).unwrap().cause;
+    let found = |logged: &[f32]| diagnose(&compare, &set, logged, trained.view(), false).unwrap().cause;
     assert_eq!(found(&of(&rollout, 1.0)), None, "rounding is no mistake");
     match found(&of(&rollout, 0.7)) {
         Some(Cause::Temperature { of, given: 1.0 }) => assert!((of - 0.7).abs() < 0.05, "{of}"),
@@ -205,7 +205,7 @@ fn mistakes_are_named() {
         row.ids[prompt..].copy_from_slice(&drawn[at..at + len]);
         at += len;
     }
-    let diagnosis = diagnose(&compare, &nucleus, &logprobs, trained.view()).unwrap();
+    let diagnosis = diagnose(&compare, &nucleus, &logprobs, trained.view(), true).unwrap();
     assert_eq!(diagnosis.cause, Some(Cause::TopK(10)), "{diagnosis:?}");
 }
 

@@ -1,6 +1,7 @@
 //! What explains logprobs that are not those of the distribution sampled from: the usual mistakes, each tried.
 //!
-//! A mistake is believed if taking it back removes most of E (ln rho)^2. Rounding, staleness and noise are removed by none.
+//! A mistake is believed if taking it back removes most of E (ln rho)^2, or, where the mean of rho is off 1 and so there is
+//! one for sure, if it brings that back. Rounding, staleness and noise do neither.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -17,7 +18,7 @@ const TOP_P: [f64; 9] = [0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99];
 const TOP_K: [usize; 8] = [2, 5, 10, 20, 40, 50, 64, 100];
 /// Tokens that are looked at.
 const TOKENS: usize = 4096;
-/// What must be left of E (ln rho)^2 at most.
+/// What may be left of E (ln rho)^2, or of the mean's distance from 1.
 const LEFT: f64 = 0.2;
 
 /// A mistake.
@@ -137,6 +138,7 @@ pub struct Diagnosis {
 }
 
 /// Tries the usual mistakes on logged logprobs `logged`, one a completion token of `set`; `trained` is the trained model.
+/// `off` says that the mean of rho is not 1.
 ///
 /// # Errors
 /// Where logits are no distribution.
@@ -145,6 +147,7 @@ pub fn diagnose(
     set: &RolloutSet,
     logged: &[f32],
     trained: View<'_>,
+    off: bool,
 ) -> Result<Diagnosis, CompareError> {
     // Whole rows.
     let mut rows = Vec::new();
@@ -163,20 +166,20 @@ pub fn diagnose(
     temperatures.extend(FACTORS.iter().map(|factor| given * factor));
     temperatures.push(1.0);
     let at = compare.logprobs(&targets, trained, &temperatures)?;
-    let mut tried: Vec<(Cause, f64)> = temperatures
+    let mut tried: Vec<(Cause, Fit)> = temperatures
         .iter()
         .zip(&at)
         .skip(1)
-        .map(|(&of, list)| (Cause::Temperature { of, given }, m2(list.iter().zip(logged))))
+        .map(|(&of, list)| (Cause::Temperature { of, given }, Fit::new(list.iter().zip(logged))))
         .collect();
-    let m2_now = m2(at[0].iter().zip(logged));
+    let now = Fit::new(at[0].iter().zip(logged));
 
     // Between the best two temperatures lies a better one.
-    tried.sort_by(|a, b| a.1.total_cmp(&b.1));
+    tried.sort_by(|a, b| a.1.m2.total_cmp(&b.1.m2));
     if let Some(&(Cause::Temperature { of, .. }, _)) = tried.first() {
         let near: Vec<f32> = [0.85, 0.9, 0.95, 1.0, 1.05, 1.1, 1.15].iter().map(|factor| of * factor).collect();
         for (&of, list) in near.iter().zip(compare.logprobs(&targets, trained, &near)?) {
-            tried.push((Cause::Temperature { of, given }, m2(list.iter().zip(logged))));
+            tried.push((Cause::Temperature { of, given }, Fit::new(list.iter().zip(logged))));
         }
     }
     for by in [-1_isize, 1] {
@@ -186,13 +189,17 @@ pub fn diagnose(
             ours.iter().skip(skip).zip(theirs.iter().skip(1 - skip))
         });
         if rows.iter().any(|row| row.len() > 1) {
-            tried.push((Cause::Shifted(by), m2(pairs)));
+            tried.push((Cause::Shifted(by), Fit::new(pairs)));
         }
     }
     tried.extend(truncations(compare, &targets, logged, &at[0], trained)?);
-    let best = tried.into_iter().min_by(|a, b| a.1.total_cmp(&b.1));
-    if let Some((cause, left)) = best.filter(|&(_, left)| left <= LEFT * m2_now) {
-        return Ok(Diagnosis { m2: m2_now, cause: Some(cause), left });
+    let explains = |fit: &Fit| {
+        let restored = fit.m2 < now.m2 && (fit.ratio - 1.0).abs() <= LEFT * (now.ratio - 1.0).abs();
+        fit.m2 <= LEFT * now.m2 || (off && restored)
+    };
+    let best = tried.into_iter().filter(|(_, fit)| explains(fit)).min_by(|a, b| a.1.m2.total_cmp(&b.1.m2));
+    if let Some((cause, fit)) = best {
+        return Ok(Diagnosis { m2: now.m2, cause: Some(cause), left: fit.m2 });
     }
     let mean = |list: &[f32]| list.iter().map(|&x| f64::from(x)).sum::<f64>() / count.max(1) as f64;
     let (ours, theirs) = (mean(&at[0]), mean(logged));
@@ -200,29 +207,45 @@ pub fn diagnose(
     let random = -(compare.valid as f64).ln();
     let cause = (ours + 1.0 < theirs && ours < 0.5 * (random + theirs))
         .then_some(Cause::OtherIds { trained: ours, rollout: theirs });
-    Ok(Diagnosis { m2: m2_now, cause, left: m2_now })
+    Ok(Diagnosis { m2: now.m2, cause, left: now.m2 })
 }
 
-fn m2<'a>(pairs: impl Iterator<Item = (&'a f32, &'a f32)>) -> f64 {
-    let (mut sum, mut count) = (0.0, 0);
-    for (a, b) in pairs {
-        sum += (f64::from(*a) - f64::from(*b)).powi(2);
-        count += 1;
+/// How logprobs of the trained model go with those logged.
+#[derive(Clone, Copy, Debug)]
+struct Fit {
+    /// E (ln rho)^2.
+    m2: f64,
+    /// E rho.
+    ratio: f64,
+}
+
+impl Fit {
+    fn new<'a>(pairs: impl Iterator<Item = (&'a f32, &'a f32)>) -> Fit {
+        Fit::of(pairs.map(|(trained, logged)| f64::from(*trained) - f64::from(*logged)))
     }
-    if count == 0 { f64::INFINITY } else { sum / f64::from(count) }
+
+    fn of(log_ratios: impl Iterator<Item = f64>) -> Fit {
+        let (mut squares, mut ratios, mut count) = (0.0, 0.0, 0.0);
+        for x in log_ratios {
+            squares += x * x;
+            ratios += x.exp();
+            count += 1.0;
+        }
+        Fit { m2: squares / count, ratio: ratios / count }
+    }
 }
 
-/// E (ln rho)^2 if the sampler had drawn from a truncated distribution. A token outside of it keeps its logprob.
+/// The fits if the sampler had drawn from a truncated distribution. A token outside of it keeps its logprob.
 fn truncations(
     compare: &Compare<'_>,
     targets: &[u32],
     logged: &[f32],
     untruncated: &[f32],
     trained: View<'_>,
-) -> Result<Vec<(Cause, f64)>, CompareError> {
+) -> Result<Vec<(Cause, Fit)>, CompareError> {
     let mut causes: Vec<Cause> = TOP_P.iter().map(|&p| Cause::TopP(p)).collect();
     causes.extend(TOP_K.iter().filter(|&&k| k < compare.valid).map(|&k| Cause::TopK(k)));
-    let mut sums = vec![0.0; causes.len()];
+    let mut log_ratios = vec![Vec::with_capacity(targets.len()); causes.len()];
     compare.blocks(&[trained], targets.len(), &mut |first, rows, logits| {
         let vocab = logits[0].len() / rows;
         for row in 0..rows {
@@ -239,17 +262,17 @@ fn truncations(
                     kept
                 })
                 .collect();
-            for (sum, cause) in sums.iter_mut().zip(&causes) {
+            for (list, cause) in log_ratios.iter_mut().zip(&causes) {
                 let size = match *cause {
                     Cause::TopP(mass) => (cumulative.partition_point(|&kept| kept < mass) + 1).min(p.len()),
                     Cause::TopK(k) => k,
                     _ => unreachable!("only truncations are here"),
                 };
                 let shift = if above < size { cumulative[size - 1].min(1.0).ln() } else { 0.0 };
-                *sum += (own - shift - f64::from(logged[token])).powi(2);
+                list.push(own - shift - f64::from(logged[token]));
             }
         }
         Ok(())
     })?;
-    Ok(causes.into_iter().zip(sums).map(|(cause, sum)| (cause, sum / targets.len().max(1) as f64)).collect())
+    Ok(causes.into_iter().zip(log_ratios).map(|(cause, list)| (cause, Fit::of(list.into_iter()))).collect())
 }
