@@ -41,6 +41,8 @@ pub fn screen(m: &Measured) -> String {
         }
     }
     row(&mut whole, "mean ratio p_trained / p_rollout", &m.ratio);
+    let one = if m.ratio.ci95.contains(1.0) { "yes" } else { "NO" };
+    whole.row(["  1 is in it, as it must be".into(), one.into(), String::new()]);
     let s = &m.statistics;
     whole.row(["ESS, chi-square".into(), format!("{:.4}", s.ess), number(s.chi2)]);
     whole.row(["M2, perplexity ratio".into(), number(s.m2), format!("{:.5}", m.perplexity_ratio)]);
@@ -174,7 +176,7 @@ pub fn object(m: &Measured) -> Value {
         "hazard": hazard,
         "bounds": bounds,
         "snis": {"functional": m.functional, "rollout": snis.plain.ratio, "rollout_ci95": ci(snis.plain.ci95),
-            "trained": snis.weighted.ratio, "trained_ci95": ci(snis.weighted.ci95), "trusted_below": snis.trusted_to(ESS_LEAST),
+            "trained": snis.weighted.ratio, "difference": snis.plain.ratio - snis.weighted.ratio, "trained_ci95": ci(snis.weighted.ci95), "trusted_below": snis.trusted_to(ESS_LEAST),
             "ess": snis.ess.iter().map(|at| at.share).collect::<Vec<_>>()},
         "delta_loss": delta_loss,
         "d_on_trained_prefixes": m.loss.as_ref().map(|loss| loss.d_on_trained.ratio),
@@ -189,7 +191,7 @@ pub fn object(m: &Measured) -> Value {
         "by_source_cross": cross.map(|(_, cross)| cross),
         "by_layer": by_layer, "layer_tokens": m.layers.as_ref().map(|(_, tokens)| tokens),
         "by_position": by_position, "survival": survival, "drift": drift,
-        "ratio_mean": m.ratio.ratio, "ratio_ci95": ci(m.ratio.ci95),
+        "ratio_mean": m.ratio.ratio, "ratio_ci95": ci(m.ratio.ci95), "ratio_is_one": m.ratio.ci95.contains(1.0),
         "ess": m.statistics.ess, "chi2_token": m.statistics.chi2, "m2": m.statistics.m2,
         "ppl_ratio": m.perplexity_ratio,
         "log_ratio_p999": m.tails.log_ratio_p999, "share_worst_hundredth": m.tails.share_worst_hundredth,

@@ -54,6 +54,12 @@ pub fn hidden(cpu: &Cpu, model: &Model, rows: &[Row]) -> Vec<f32> {
     all
 }
 
+/// Gets probabilities and two lists of ln mu - ln pi at one token.
+pub type EachPair<'a> = dyn FnMut(&[f64], &[f64], &[f64]) + 'a;
+
+/// Gets the first token of a block, its tokens, and every model's logits of it.
+type EachBlock<'a> = dyn FnMut(usize, usize, &[Vec<f32>]) -> Result<(), CompareError> + 'a;
+
 /// How distributions are made of logits.
 #[derive(Clone, Copy, Debug)]
 pub struct Compare<'a> {
@@ -130,7 +136,7 @@ impl Compare<'_> {
         &self,
         count: usize,
         [[a, b], [c, d]]: [[View<'_>; 2]; 2],
-        each: &mut dyn FnMut(&[f64], &[f64], &[f64]),
+        each: &mut EachPair<'_>,
     ) -> Result<(), CompareError> {
         self.blocks(&[a, b, c, d], count, &mut |first, rows, logits| {
             for row in 0..rows {
@@ -164,7 +170,7 @@ impl Compare<'_> {
         &self,
         views: &[View<'_>],
         count: usize,
-        each: &mut dyn FnMut(usize, usize, &[Vec<f32>]) -> Result<(), CompareError>,
+        each: &mut EachBlock<'_>,
     ) -> Result<(), CompareError> {
         let mut logits = vec![Vec::new(); views.len()];
         for first in (0..count).step_by(LOGIT_ROWS) {

@@ -15,7 +15,7 @@ mod source;
 mod tests;
 mod wiring;
 
-pub use compare::{Compare, CompareError, Token, hidden};
+pub use compare::{Compare, CompareError, EachPair, Token, hidden};
 pub use layers::{LayerCost, by_layer};
 pub use lines::{LineError, Lines};
 pub use source::{Part, alone, apart, parts};

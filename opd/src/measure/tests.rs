@@ -191,7 +191,9 @@ fn mistakes_are_named() {
                 let mut order: Vec<usize> = (0..p.len()).collect();
                 order.sort_by(|&a, &b| p[b].total_cmp(&p[a]));
                 let kept: f64 = order[..10].iter().map(|&id| p[id].exp()).sum();
-                logged.push((order[row % 10], (p[order[row % 10]] - kept.ln()) as f32));
+                let id = order[row % 10];
+                #[allow(clippy::cast_possible_truncation)] // as a sampler logs it
+                logged.push((id, (p[id] - kept.ln()) as f32));
             }
             Ok(())
         })
