@@ -170,6 +170,7 @@ fn logged_rollouts() {
     let alone = measure(dir, &["--rollouts", &file]);
     assert_eq!((&alone["d_nats"], &alone["by_source"]), (&Value::Null, &Value::Null));
     assert_eq!(alone["by_version"][0]["version"], 0);
+    assert!(alone["by_position"][0].get("d_nats").is_none() && number(&alone, "/by_position/0/k3") > 0.0, "{alone}");
     let exact = measure(dir, &["--rollouts", &file, "--recipe", "fp8", "--by-layer"]);
     assert_eq!((&exact["logged_gap_nats"], &exact["k3_agrees"]), (&json!(0.0), &json!(true)), "{exact}");
     for key in ["k3", "k1", "ess", "chi2_token", "m2", "ppl_ratio", "survival", "ratio_mean", "log_ratio_p999"] {

@@ -46,13 +46,12 @@ pub fn screen(m: &Measured) -> String {
     let s = &m.statistics;
     whole.row(["ESS, chi-square".into(), format!("{:.4}", s.ess), number(s.chi2)]);
     whole.row(["M2, perplexity ratio".into(), number(s.m2), format!("{:.5}", m.perplexity_ratio)]);
-    let worst = format!("{:.1}% of D", 100.0 * m.tails.share_worst_hundredth);
+    let worst = format!("{:.1}% of {}", 100.0 * m.tails.share_worst_hundredth, if m.d.is_some() { "D" } else { "k3" });
     whole.row(["|ln ratio| 99.9%, worst 1% of positions".into(), number(m.tails.log_ratio_p999), worst]);
-    if let Some(coherence) = &m.coherence {
-        match coherence {
-            Some(c) => row(&mut whole, "coherence share of two replicates", c),
-            None => whole.row(["coherence share".into(), "nothing varies".into(), String::new()]),
-        }
+    match &m.coherence {
+        Some(Some(c)) => row(&mut whole, "coherence share of two replicates", c),
+        Some(None) => whole.row(["coherence share".into(), "nothing varies".into(), String::new()]),
+        None => whole.row(["coherence share".into(), "needs --replicate".into(), String::new()]),
     }
 
     let mut drift = Table::new(["drift after t tokens", "survival S", "95% interval", "K, nats", "prefix TV at most"]);
@@ -82,7 +81,8 @@ pub fn screen(m: &Measured) -> String {
             number(loss.d_on_trained.ratio)
         );
     }
-    let mut places = Table::new(["positions", "tokens", "D, nats per token", "95% interval"]);
+    let name = if m.d.is_some() { "D, nats per token" } else { "k3, nats per token" };
+    let mut places = Table::new(["positions", "tokens", name, "95% interval"]);
     for b in &m.positions {
         let name = if b.end - b.first == 1 { b.first.to_string() } else { format!("{} to {}", b.first, b.end - 1) };
         let (d, ci) = b.d.map_or(("-".to_owned(), String::new()), |d| (number(d.ratio), between(d.ci95)));
@@ -159,7 +159,8 @@ pub fn object(m: &Measured) -> Value {
         .positions
         .iter()
         .map(|b| {
-            json!({"first": b.first, "end": b.end, "tokens": b.tokens, "d_nats": b.d.map(|d| d.ratio),
+            let what = if m.d.is_some() { "d_nats" } else { "k3" };
+            json!({"first": b.first, "end": b.end, "tokens": b.tokens, what: b.d.map(|d| d.ratio),
                 "ci95": b.d.map(|d| ci(d.ci95))})
         })
         .collect();
