@@ -116,6 +116,13 @@ fn parts_of_a_configuration() {
     assert_eq!(object["drift"]["snis"]["functional"], "kl_teacher");
     assert!((number(&object, "/drift/snis/rollout") - on_mu).abs() < 1e-12, "{object}");
 
+    // The keys are those documented, and no others.
+    let docs = fs::read_to_string(common::repository("docs/formats.md")).expect("committed");
+    let documented =
+        docs.lines().find_map(|line| line.strip_prefix("| `measure` | `")?.split('`').next()).expect("a row");
+    let keys: Vec<&str> = object.as_object().expect("an object").keys().map(String::as_str).collect();
+    assert_eq!(keys.join(" "), documented);
+
     // One source is the whole of it; a replicate of itself is coherent; nothing depends on threads or instruction set.
     let model = dir.join("model").display().to_string();
     let kv8 = [&["--recipe", "kv8", "--trained-recipe", "bf16", "--replicate", &model][..], &tail].concat();
