@@ -40,8 +40,13 @@ pub fn screen(m: &Measured) -> String {
             whole.row(["  their sum; D less their sum".into(), number(sum), number(cross)]);
         }
     }
-    row(&mut whole, "mean ratio p_trained / p_rollout", &m.ratio);
-    let one = if m.ratio.ci95.contains(1.0) { "yes" } else { "NO" };
+    let (mean, ci) = (m.ratio.ratio, m.ratio.ci95);
+    whole.row([
+        "mean ratio p_trained / p_rollout".into(),
+        format!("{mean:.5}"),
+        format!("{:.5} to {:.5}", ci.low, ci.high),
+    ]);
+    let one = if ci.contains(1.0) { "yes" } else { "NO" };
     whole.row(["  1 is in it, as it must be".into(), one.into(), String::new()]);
     let s = &m.statistics;
     whole.row(["ESS, chi-square".into(), format!("{:.4}", s.ess), number(s.chi2)]);
