@@ -76,7 +76,7 @@ fn sample(from: fn(&[usize]) -> [f64; 3], count: usize, seed: u64) -> Vec<(Rollo
         .collect()
 }
 
-/// Whether the truth lies within two interval widths of the estimate's own: a false alarm once in ten thousand.
+/// The truth must lie within two half-widths of the estimate, which is a false alarm once in ten thousand.
 fn agrees(what: &str, got: &RatioEstimate, want: f64) {
     let half = 0.5 * got.ci95.width();
     assert!((got.ratio - want).abs() <= 2.0 * half, "{what}: {} +- {half}, exactly {want}", got.ratio);

@@ -170,6 +170,9 @@ fn some_rows(set: &RolloutSet, most: usize) -> Result<RolloutSet, Failure> {
     let wanted = (set.rows.len() * most).div_ceil(set.tokens()).clamp(2, set.rows.len());
     let order = (0..wanted).map(|i| i * set.rows.len() / wanted).chain(0..set.rows.len());
     for at in order {
+        if rows.contains(&at) {
+            continue;
+        }
         let count = set.rows[at].targets().len();
         if prompts.len() < 2 || tokens + count <= most {
             if prompts.len() < 2 && !prompts.insert(set.prompts[at]) {
@@ -183,7 +186,6 @@ fn some_rows(set: &RolloutSet, most: usize) -> Result<RolloutSet, Failure> {
         }
     }
     rows.sort_unstable();
-    rows.dedup();
     let rows = rows.into_iter().map(|at| set.rows[at].clone()).collect();
     Ok(RolloutSet::new(rows, set.temperature, "the rows that layers are measured on")?)
 }

@@ -119,6 +119,8 @@ pub fn run(args: &MeasureArgs, global: &Global) -> Result<ExitCode, Failure> {
         ("recipe_hash", json!(opened.rollout.as_ref().map(Recipe::hash))),
         ("trained_recipe", json!(opened.trained.name)),
         ("trained_recipe_hash", json!(opened.trained.hash())),
+        ("weights_version", json!(0)),
+        ("temperature", json!(measured.temperature)),
         ("seed", json!(args.seed)),
         ("device", json!(opened.cpu.to_string())),
         ("wall_s", json!(measured.wall_s)),

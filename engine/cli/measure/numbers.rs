@@ -82,6 +82,7 @@ pub struct Measured {
     /// Largest difference between logged logprobs and those computed anew, nats.
     pub logged_gap: Option<f64>,
     pub versions: Option<Vec<Version>>,
+    pub temperature: f32,
     pub prompts: usize,
     pub tokens: usize,
     pub wall_s: f64,
@@ -164,6 +165,7 @@ pub fn measured(
         coherence: None,
         logged_gap: None,
         versions: None,
+        temperature: set.temperature,
         prompts: set.prompt_count(),
         tokens: set.tokens(),
         wall_s: 0.0,
