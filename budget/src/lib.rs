@@ -3,14 +3,17 @@
 //!
 //! [`mismatch`] has the estimators of D and its interval over prompts, [`stats`] the intervals and quantiles that they
 //! and others need, [`sensitivity`] the choice of what a recipe quantises, [`ladder`] what runs at rungs of mismatch say of
-//! the budget, [`certificate`] the form in which that is kept, [`drift`] what mismatch does to prefixes, and [`admission`] the
-//! verdict on a configuration.
+//! the budget, [`certificate`] the form in which that is kept, and [`admission`] the verdict on a configuration. [`drift`] is
+//! about the prefixes that a mismatch leads to, [`coherence`] about whether it is the same every time, [`tails`] about its
+//! rare tokens.
 #![forbid(unsafe_code)]
 
 pub mod admission;
 pub mod certificate;
+pub mod coherence;
 pub mod drift;
 pub mod ladder;
 pub mod mismatch;
 pub mod sensitivity;
 pub mod stats;
+pub mod tails;

@@ -8,6 +8,7 @@ mod eval;
 mod generate;
 mod init;
 mod kv_counts;
+mod measure;
 mod open;
 mod pretrain;
 mod recipe;
@@ -84,6 +85,8 @@ enum Command {
     Teach(teach::TeachArgs),
     /// Accuracy of a model on held-out problems.
     Eval(eval::EvalArgs),
+    /// How far a rollout configuration is from the trained model, in nats per token, and where that comes from.
+    Measure(measure::MeasureArgs),
     /// How many tokens and sequences some memory holds, from config.json alone.
     Capacity(capacity::CapacityArgs),
     /// Recipes: which format every part of a model has.
@@ -126,6 +129,7 @@ fn dispatch(command: &Command, global: &Global) -> Result<ExitCode, Failure> {
         #[cfg(unix)]
         Command::Teach(args) => teach::run(args, global),
         Command::Eval(args) => eval::run(args, global),
+        Command::Measure(args) => measure::run(args, global),
         Command::Capacity(args) => capacity::run(args, global),
         Command::Recipe(args) => recipe::run(args, global),
         Command::Selftest(args) => selftest::run(args, global),

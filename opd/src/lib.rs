@@ -21,6 +21,7 @@ pub mod flow;
 pub mod learner;
 pub mod loss;
 pub mod master;
+pub mod measure;
 pub mod meter;
 pub mod noise;
 pub mod objective;

@@ -98,6 +98,27 @@ impl RatioEstimate {
         let ci95 = if bootstrap.width() > linear.width() { bootstrap } else { linear };
         Ok(RatioEstimate { ratio, se, ucb95, ci95, linear, bootstrap, clusters: clusters.len(), tokens })
     }
+
+    /// How many clusters like these would bring half the width of the 95% interval down to `half_width`: a standard error
+    /// falls with the root of their number, and the t quantile with it. Nothing if no number would.
+    #[must_use]
+    pub fn clusters_for(&self, half_width: f64) -> Option<usize> {
+        let now = 0.5 * self.ci95.width();
+        if now <= half_width {
+            return Some(self.clusters);
+        }
+        let scale = now / t_two_sided_95(self.clusters - 1) * as_f64(self.clusters).sqrt();
+        let reaches = |count: usize| t_two_sided_95(count - 1) * scale / as_f64(count).sqrt() <= half_width;
+        let (mut small, mut large) = (self.clusters, self.clusters);
+        while !reaches(large) {
+            (small, large) = (large, large.checked_mul(2).filter(|&large| large < 1 << 48)?);
+        }
+        while large - small > 1 {
+            let middle = small + (large - small) / 2;
+            if reaches(middle) { large = middle } else { small = middle }
+        }
+        Some(large)
+    }
 }
 
 /// Ratios of resampled clusters, ascending.
@@ -165,6 +186,23 @@ mod tests {
         let estimate = RatioEstimate::new(&clusters, 0).unwrap();
         let zero = Interval { low: 0.0, high: 0.0 };
         assert_eq!((estimate.ratio, estimate.se, estimate.ucb95, estimate.ci95), (0.0, 0.0, 0.0, zero));
+    }
+
+    /// A coefficient of variation of 1 and a relative half-width of .2 take (1.96 / .2)^2 = 96 prompts.
+    #[test]
+    fn clusters_that_would_do() {
+        let clusters: Vec<Cluster> =
+            (0..40).map(|i| Cluster { sum: if i % 2 == 0 { 0.0 } else { 2.0 }, tokens: 1.0 }).collect();
+        let estimate = RatioEstimate::new(&clusters, 1).unwrap();
+        let need = estimate.clusters_for(0.2).unwrap();
+        assert!((93..=110).contains(&need), "{need}");
+        assert_eq!(estimate.clusters_for(0.9), Some(40));
+        assert_eq!(estimate.clusters_for(0.0), None);
+        // From few prompts the t quantile falls too.
+        let few = RatioEstimate::new(&clusters[..3], 1).unwrap();
+        let half = 0.5 * few.ci95.width();
+        let need = few.clusters_for(half / 2.0).unwrap();
+        assert!((4..8).contains(&need), "{need}, where the root alone says 12");
     }
 
     #[test]

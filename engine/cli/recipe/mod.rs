@@ -2,9 +2,9 @@
 
 mod measure;
 mod report;
-mod sample;
+pub mod sample;
 mod show;
-mod tune;
+pub mod tune;
 
 use std::process::ExitCode;
 

@@ -50,7 +50,7 @@ pub fn rollouts(
     }
     let n = args.n_prompts.unwrap_or(N_PROMPTS);
     let max_tokens = args.max_tokens.unwrap_or(MAX_TOKENS);
-    let (prompts, stop_ids) = prompts(args, folder, n)?;
+    let (prompts, stop_ids) = prompts(&args.input, folder, n, args.seed)?;
     for (key, value) in [
         ("n_prompts", json!(n)),
         ("prompts", json!(prompts_hash(&prompts))),
@@ -127,10 +127,10 @@ pub fn rollouts(
 }
 
 /// The first `n` prompts asked for, and the ids that end their completions.
-fn prompts(args: &TuneArgs, folder: &Folder, n: usize) -> Result<(Vec<Vec<u32>>, Vec<u32>), Failure> {
+pub fn prompts(input: &Input, folder: &Folder, n: usize, seed: u64) -> Result<(Vec<Vec<u32>>, Vec<u32>), Failure> {
     let config = folder.checkpoint.config();
     let mut stop_ids = config.stop_ids.clone();
-    let Input { prompts, ids, task, .. } = &args.input;
+    let Input { prompts, ids, task, .. } = input;
     if prompts.is_some() || ids.is_some() {
         let input = InputArgs { prompts: prompts.clone(), ids: ids.clone(), prompt: None };
         let mut all = folder.read(&input)?;
@@ -155,7 +155,7 @@ fn prompts(args: &TuneArgs, folder: &Folder, n: usize) -> Result<(Vec<Vec<u32>>,
         }
     };
     stop_ids.push(opd::tasks::EOS);
-    let problem = |i: usize| specs[i % specs.len()].problem(args.seed, Split::Test, (i / specs.len()) as u64).prompt;
+    let problem = |i: usize| specs[i % specs.len()].problem(seed, Split::Test, (i / specs.len()) as u64).prompt;
     Ok(((0..n).map(problem).collect(), stop_ids))
 }
 
