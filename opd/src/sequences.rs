@@ -22,6 +22,12 @@ impl Row {
         Row { ids, prompt, teacher: 0 }
     }
 
+    /// A prompt with its completion, for a run's only teacher.
+    #[must_use]
+    pub fn of(prompt: &[u32], completion: &[u32]) -> Row {
+        Row::new([prompt, completion].concat(), prompt.len())
+    }
+
     /// Tokens that the loss is on.
     #[must_use]
     pub fn targets(&self) -> &[u32] {

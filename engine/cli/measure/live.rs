@@ -253,7 +253,10 @@ impl Asked {
         bar.set_position(0);
         let sampled = opd::eval::collect(&mut engine, &self.requests, limits, &mut |_| bar.inc(1))?;
         drop(engine);
-        let rows = sampled.iter().map(|rollout| opd::eval::row(&self.prompts[rollout.request], rollout)).collect();
+        let rows = sampled
+            .iter()
+            .map(|rollout| opd::sequences::Row::of(&self.prompts[rollout.request], &rollout.ids))
+            .collect();
         let set = RolloutSet::new(rows, self.temperature, "sampled completions")?;
         let logged = sampled.iter().flat_map(|rollout| &rollout.logprobs).copied().collect();
         Ok((Model::load(&opened.cpu, checkpoint, recipe.clone())?, set, logged))

@@ -101,10 +101,7 @@ pub fn rollouts(
     bar.set_message("sample");
     let sampled = opd::eval::collect(&mut engine, &requests, limits, &mut |_| bar.inc(1))?;
     bar.finish_and_clear();
-    let row = |rollout: &engine::rollout::Rollout| {
-        let prompt = &prompts[rollout.request];
-        opd::sequences::Row::new([&prompt[..], &rollout.ids].concat(), prompt.len())
-    };
+    let row = |rollout: &engine::rollout::Rollout| opd::sequences::Row::of(&prompts[rollout.request], &rollout.ids);
     let rows = sampled.iter().map(row).collect();
     let set = RolloutSet::new(rows, 1.0, "sampled completions")?;
     let lines: String = sampled
