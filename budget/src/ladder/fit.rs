@@ -112,7 +112,8 @@ pub fn fit(points: &[Point]) -> Option<Fits> {
     for knee_nats in knees(&values) {
         for axis in [Axis::LnD, Axis::D] {
             let (slope, rss) = regress(points, seeds, |d| basis(axis, knee_nats, d));
-            if slope > 0.0 && best.is_none_or(|(_, least)| rss < least) {
+            // With one rung beyond it, every knee below that rung fits alike: the least of them stands.
+            if slope > 0.0 && best.is_none_or(|(_, least)| rss < (1.0 - 1e-9) * least) {
                 best = Some((Hinge { axis, knee_nats, slope }, rss));
             }
         }

@@ -77,8 +77,9 @@ pub fn conclude(baseline: &[f64], rungs: &[Rung], margin: f64, seed: u64) -> Con
         .enumerate()
         .map(|(seed, &quality)| Point { seed, d_nats: 0.0, quality })
         .chain(rungs.iter().flat_map(|rung| {
-            let runs = rung.d_nats.iter().zip(&rung.quality).enumerate();
-            runs.map(|(seed, (&d_nats, &quality))| Point { seed, d_nats, quality })
+            // All at the rung's mean: beyond a knee just below them, small differences of D would explain any scatter.
+            let d_nats = rung.mean_nats();
+            rung.quality.iter().enumerate().map(move |(seed, &quality)| Point { seed, d_nats, quality })
         }))
         .collect();
     let fits = fit(&points);
@@ -124,6 +125,15 @@ mod tests {
         let c = conclude(&baseline, &rungs, 0.02, 1);
         assert_eq!((c.verdict, c.asked.len(), c.knee), (Verdict::AtLeast, 7, None));
         assert!((c.budget_nats - 3.0).abs() < 0.3 && c.lower_nats == c.budget_nats, "{c:?}");
+    }
+
+    /// Where the last rung alone is worse, the knee may be anywhere above the one before it: that one is the budget.
+    #[test]
+    fn a_fall_at_the_last_rung_alone_gives_the_one_before() {
+        let (baseline, rungs) = ladder(0.003, 6, |d| if d > 2.0 { -0.06 } else { 0.0 });
+        let c = conclude(&baseline, &rungs, 0.02, 1);
+        assert!(c.verdict == Verdict::Knee && c.asked[6] == Asked::Fail, "{c:?}");
+        assert!((0.9..1.2).contains(&c.budget_nats) && c.lower_nats <= c.budget_nats, "{c:?}");
     }
 
     /// A fall that the margin allows is a fall: the ladder is not said to be flat.

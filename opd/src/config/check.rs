@@ -120,7 +120,7 @@ impl Config {
     fn check_schedule(&self) -> Result<(), Fault> {
         let (staleness, in_flight) = (self.rollout.staleness_max, self.rollout.in_flight);
         let countable = self.wait_s > 0.0 && Duration::try_from_secs_f64(self.wait_s).is_ok();
-        need("wait_s", self.wait_s, countable, "more than 0 and at most 1.8e19 seconds")?;
+        need("wait_s", self.wait_s, countable, "more than 0 and finite, at most 1.8e19 seconds")?;
         let drains = in_flight == InFlight::Drain;
         let spelled = format!("{in_flight:?}").to_lowercase();
         match self.schedule {

@@ -8,15 +8,16 @@ const STEP_MAX: f64 = 2.0;
 /// The farthest that a step of a search changes it.
 const SEARCH_MAX: f64 = 10.0;
 
-/// Sigma for the next update, after one at `sigma` that measured D: (target / measured)^(1/2), damped. Near the target the
-/// error counts in proportion, so that what is held is the mean of D over updates and not that of its logarithm.
+/// Sigma for the next update, after one at `sigma` that measured D: (target / measured)^(1/2), damped. Unless D is far too low
+/// the error counts in proportion, so that what is held is the mean of D over updates and not that of its logarithm: D of
+/// fresh draws is skewed.
 #[must_use]
 pub fn held(sigma: f64, target: f64, measured: f64) -> f64 {
     if measured.is_nan() {
         return sigma; // nothing was sampled from the student
     }
     let ratio = measured / target;
-    let error = if (0.5..=2.0).contains(&ratio) { 1.0 - ratio } else { -ratio.ln() };
+    let error = if ratio >= 0.1 { 1.0 - ratio } else { -ratio.ln() };
     sigma * (GAIN * error).exp().clamp(1.0 / STEP_MAX, STEP_MAX)
 }
 
