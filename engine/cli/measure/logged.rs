@@ -11,7 +11,7 @@ use super::live::{Ran, layers, sources, targets};
 use super::numbers::{Measured, Version, measured};
 use super::{MeasureArgs, Opened};
 
-/// E[rho] off 1 by more than so many half-widths of its 95% interval is no chance: with many prompts 5 standard errors.
+/// E of rho off 1 by more than so many half-widths of its 95% interval is no chance: with many prompts 5 standard errors.
 const FAULT: f64 = 2.5;
 /// Below this E (ln rho)^2, in nats squared, a mistake that explains it is too small to be told from luck.
 const M2_LEAST: f64 = 0.01;
