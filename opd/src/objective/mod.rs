@@ -59,13 +59,26 @@ pub(crate) fn normalise(z: &mut [f64]) -> bool {
 /// KL(a || b), nats.
 #[must_use]
 pub fn kl(a: &[f64], b: &[f64]) -> f64 {
-    // Rounding may leave the sum of nearly equal rows a little below 0, which no KL is.
-    a.iter().zip(b).map(|(&a, &b)| expected(a, a - b)).sum::<f64>().max(0.0)
+    let sum: f64 = a.iter().zip(b).map(|(&a, &b)| expected(a, a - b)).sum();
+    // Rounding may leave the sum of nearly equal rows a little below 0, which no KL is. What is no number stays none.
+    if sum < 0.0 { 0.0 } else { sum }
 }
 
-/// p x, and 0 where p = e^lp is 0, whatever x.
+/// p x, and 0 where p = e^lp is 0, whatever x: also where lp is a number and e^lp too small for one.
 pub(crate) fn expected(lp: f64, x: f64) -> f64 {
-    if lp == f64::NEG_INFINITY { 0.0 } else { lp.exp() * x }
+    let p = lp.exp();
+    if p == 0.0 { 0.0 } else { p * x }
+}
+
+/// ln((1 - share) e^a + share e^b) of each pair, which is a number wherever one of a and b is, however small both are.
+pub(crate) fn mixture(a: &[f64], b: &[f64], share: f64) -> Vec<f64> {
+    let (of_a, of_b) = ((1.0 - share).ln(), share.ln());
+    let one = |(&a, &b): (&f64, &f64)| {
+        let (a, b) = (of_a + a, of_b + b);
+        let most = a.max(b);
+        if most == f64::NEG_INFINITY { most } else { most + ((a - most).exp() + (b - most).exp()).ln() }
+    };
+    a.iter().zip(b).map(one).collect()
 }
 
 /// From dL/dp in `g` to dL/dz, by the softmax's Jacobian: p_i (g_i - sum p g).
@@ -111,5 +124,42 @@ pub(crate) mod check {
             };
             close(g[i], (at(1e-5) - at(-1e-5)) / 2e-5, 1e-8);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::divergence::{Direction, Drawn};
+    use super::*;
+
+    /// At a very low temperature most ids are so far below that e^lp is no number above 0: they add nothing, and no loss or
+    /// gradient loses its number by them.
+    #[test]
+    fn ids_far_below_count_for_nothing() {
+        let (lp, lt) = (vec![-0.1, -2.352_168, -800.0, -1e4], vec![-0.5, -0.932_752, -1200.0, -900.0]);
+        let kinds = [
+            Divergence::Jsd { beta: 0.5 },
+            Divergence::Skewed { direction: Direction::Reverse, alpha: 0.9 },
+            Divergence::Skewed { direction: Direction::Forward, alpha: 0.9 },
+            Divergence::Reverse,
+            Divergence::Forward,
+        ];
+        for kind in kinds {
+            let both = [&lp[..2], &lp[..]].map(|lp| {
+                let mut g: Vec<f64> = vec![0.0; lp.len()];
+                let loss = kind.row(lp, &lt[..lp.len()], &lt[..lp.len()], Drawn { token: 0, uniform: None }, &mut g);
+                assert!(loss > 0.0 && g.iter().all(|g| g.is_finite()), "{kind:?}: {loss} {g:?}");
+                (loss, g)
+            });
+            let ([(near, g), (far, h)], rest) = (&both, &both[1].1[2..]);
+            assert!((near - far).abs() < 1e-12 && g.iter().zip(h).all(|(a, b)| (a - b).abs() < 1e-12), "{kind:?}");
+            assert!(rest.iter().all(|g| g.abs() < 1e-300), "{kind:?}: {rest:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_number_is_no_loss_of_zero() {
+        assert!(kl(&[f64::NAN, -1.0], &[-1.0, -1.0]).is_nan());
+        assert_eq!(kl(&[0.0, f64::NEG_INFINITY], &[0.0, f64::NEG_INFINITY]), 0.0);
     }
 }

@@ -5,7 +5,7 @@
 //! At beta = 1/2 it is 4 times the usual JSD. dL/dz_i = p_i (ln(p_i/M_i) - KL(p || M)) / beta.
 
 use super::{forward, reverse};
-use crate::objective::{expected, kl};
+use crate::objective::{expected, kl, mixture};
 
 pub(super) fn row(beta: f64, lp: &[f64], lt: &[f64], g: &mut [f64]) -> f64 {
     if beta <= 0.0 {
@@ -14,8 +14,7 @@ pub(super) fn row(beta: f64, lp: &[f64], lt: &[f64], g: &mut [f64]) -> f64 {
     if beta >= 1.0 {
         return reverse::row(lp, lt, g);
     }
-    let mixed: Vec<f64> =
-        lp.iter().zip(lt).map(|(&lp, &lt)| (beta * lt.exp() + (1.0 - beta) * lp.exp()).ln()).collect();
+    let mixed = mixture(lp, lt, beta);
     let (of_p, of_t) = (kl(lp, &mixed), kl(lt, &mixed));
     for ((&lp, &lm), g) in lp.iter().zip(&mixed).zip(g) {
         *g = expected(lp, lp - lm - of_p) / beta;

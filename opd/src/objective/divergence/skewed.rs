@@ -3,15 +3,14 @@
 //! Both then go through the softmax: dL/dz_i = p_i (g_i - sum p g). alpha = 1 is the plain KL.
 
 use super::Direction;
-use crate::objective::{kl, through_softmax};
+use crate::objective::{kl, mixture, through_softmax};
 
 pub(super) fn row(direction: Direction, alpha: f64, lp: &[f64], lt: &[f64], g: &mut [f64]) -> f64 {
     let (own, other) = match direction {
         Direction::Reverse => (lp, lt),
         Direction::Forward => (lt, lp),
     };
-    let mixed: Vec<f64> =
-        own.iter().zip(other).map(|(&own, &other)| (alpha * other.exp() + (1.0 - alpha) * own.exp()).ln()).collect();
+    let mixed = mixture(own, other, alpha);
     for (((&lp, &lt), &lm), g) in lp.iter().zip(lt).zip(&mixed).zip(&mut *g) {
         *g = match direction {
             _ if lp == f64::NEG_INFINITY => 0.0,
