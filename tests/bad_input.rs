@@ -462,3 +462,19 @@ fn a_full_disk_leaves_nothing_half_written() {
         check_failure(&command.output().expect("runs"), 1, &["standard output"], &"/dev/full");
     }
 }
+
+/// Prompts are looked at before anything is trained: the line and the id are named.
+#[test]
+fn an_id_that_no_model_has() {
+    let b = Bench::new();
+    let line = |at: u32| format!("{{\"ids\": [1, {}, 7]}}\n", if at == 24 { 999 } else { 3 + at % 9 });
+    b.file("late.jsonl", (0..30).map(line).collect::<String>());
+    let run = format!(
+        "student = \"tasks\"\nteacher = \"teacher\"\nout = {:?}\nupdates = 2\n[task]\nprompts = \"late.jsonl\"\n[train]\nbatch = 2\n",
+        b.path("late.out")
+    );
+    let file = b.file("late.toml", run);
+    let output = leeway().arg("train").arg(&file).output().expect("the binary runs");
+    check_failure(&output, 1, &["late.jsonl:25: token 1 of the prompt is id 999", "ids 0 to 63"], &"train");
+    assert!(!b.path("late.out").exists(), "nothing was begun");
+}

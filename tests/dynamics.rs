@@ -108,3 +108,32 @@ fn what_cannot_be_judged_is_null() {
         assert_eq!(value.is_null(), null, "{key}: {value}");
     }
 }
+
+/// The loss after a step is weighted as the one before it was.
+#[test]
+fn weighted_losses_are_compared_with_weighted_ones() {
+    let root = tempfile::tempdir().expect("a temporary folder");
+    models(root.path());
+    for weight in ["token-tis", "prefix-snis"] {
+        let text = format!(
+            "updates = 3\n{TASK}[loss]\nweight = \"{weight}\"\n[rollout]\nrecipe = \"fp8\"\n[train]\nprecision = \"f32\"\n\
+             batch = 8\nlr = 1e-5\nwarmup = 0\n[dynamics]\nevery = 1\nprompts = 4\ncontinuations = 1\n"
+        );
+        for line in updates(&train(root.path(), weight, &text)) {
+            assert!(line["weight"]["mean"] != 1.0, "the weights are not all one: {line}");
+            let conversion = number(&line, "conversion");
+            assert!((conversion - 1.0).abs() < 0.05, "{weight}: {line}");
+        }
+    }
+}
+
+/// More prompts than an update has sequences: what is measured is cut to what the caches hold.
+#[test]
+fn many_prompts_fit_in_small_caches() {
+    let root = tempfile::tempdir().expect("a temporary folder");
+    models(root.path());
+    let text = "updates = 1\n[task]\nname = \"modular-chain\"\ndepth = 6\n[eval]\nproblems = 4\nevery = 0\n[rollout]\nn = 1\n[train]\n\
+                batch = 4\n[dynamics]\nevery = 1\nprompts = 200\ncontinuations = 1\n";
+    let lines = updates(&train(root.path(), "many", text));
+    assert!(number(&lines[0], "kl_fresh") > 0.0);
+}

@@ -165,3 +165,24 @@ fn a_checkpoint_opens_to_the_same_bits() {
         assert_eq!(again["model"], opened.model_hash());
     }
 }
+
+/// A run that is being written is not tidied by one that wants to go on with it.
+#[test]
+fn resuming_a_run_that_goes_on_touches_nothing() {
+    let root = tempfile::tempdir().expect("a temporary folder");
+    models(root.path());
+    let (file, out) = run_file(root.path(), "busy", "bf16", 24);
+    let under_way = out.join("checkpoints/.000003.x");
+    std::fs::create_dir_all(&under_way).expect("made");
+    std::fs::write(under_way.join("trainer.safetensors"), "being written").expect("written");
+    let lock = std::fs::File::create(out.join(".lock")).expect("made");
+    lock.try_lock().expect("nobody else has it");
+    let resume = || leeway().args(["train", "--resume"]).arg(&file).output().expect("the binary runs");
+    let output = resume();
+    assert!(!output.status.success() && stderr(&output).contains("busy"), "{}", stderr(&output));
+    assert!(under_way.join("trainer.safetensors").exists(), "it belongs to the other run");
+    drop(lock);
+    let output = resume();
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(!under_way.exists(), "nobody writes it any more");
+}

@@ -317,6 +317,55 @@ fn what_is_wrong_is_named() {
     assert!(matches!(error, TeachError::Temperature { expected: TEMPERATURE, found: 0.5 }), "{error}");
 }
 
+/// A learner that is killed leaves as many answers as there are slots, and requests behind them.
+#[test]
+fn a_teacher_with_full_rings_and_no_learner_gives_up() {
+    let bench = Bench::new();
+    let child = bench.start(&["--wait-s", "1", "--slots", "2"]);
+    let mut teacher = bench.connect();
+    teacher.send(&batch(3, 2), 1).expect("sent");
+    // Both answers are there and not taken; two more requests wait behind them.
+    let full = || Producer::attach(&bench.ring).is_err() && bench.ring.exists();
+    assert!(full(), "the teacher holds its role");
+    std::thread::sleep(Duration::from_millis(500));
+    drop(teacher.send(&batch(5, 2), 1));
+    drop(teacher); // it does not say that it has finished
+    let output = child.wait_with_output().expect("it ends");
+    assert!(!output.status.success() && stderr(&output).contains("no learner was there"), "{}", stderr(&output));
+}
+
+#[test]
+fn rings_of_another_teacher_are_refused() {
+    let bench = Bench::new();
+    let mut child = bench.start(&["--payload", "sampled"]);
+    drop(bench.connect());
+    child.kill().expect("killed");
+    child.wait().expect("dead");
+    let refused = |more: &[&str], words: &str| {
+        let output = bench.teach(more).output().expect("the binary runs");
+        let error = stderr(&output);
+        assert!(!output.status.success() && error.contains(words) && error.contains("remove both files"), "{error}");
+    };
+    refused(&[], "an answer of --payload Hidden for --max-tokens 40 does not fit");
+    // The same kind for shorter sequences would leave the longer ones without scores.
+    for path in [bench.ring.clone(), requests_path(&bench.ring)] {
+        std::fs::remove_file(path).expect("removed");
+    }
+    let long = |tokens: &'static str| {
+        let mut command = leeway();
+        command.args(["--json", "teach", "--wait-s", "0.1", "--max-tokens", tokens, "--ring"]).arg(&bench.ring);
+        command.arg("--model").arg(bench.model()).output().expect("the binary runs")
+    };
+    for _ in 0..2 {
+        let error = stderr(&long("120")); // makes them, and then finds them as they have to be
+        assert!(error.contains("no learner was there"), "{error}");
+    }
+    let error = stderr(&long("200"));
+    assert!(error.contains("does not fit"), "{error}");
+    let error = stderr(&long("40"));
+    assert!(error.contains("they take sequences of 104 tokens, and this one is for --max-tokens 40"), "{error}");
+}
+
 #[test]
 fn half_a_pair_of_rings_is_refused() {
     let bench = Bench::new();

@@ -86,13 +86,13 @@ pub fn run(args: &TeachArgs, global: &Global) -> Result<ExitCode, Failure> {
         return Err(format!("--max-tokens is {tokens}; the model takes 2 to {most}").into());
     }
     let precision = args.precision.unwrap_or_else(|| folder.precision());
-    let watch = Stopwatch::start();
-    let scorer = Scorer::load(&cpu, &folder.checkpoint, precision, payload, valid, tokens)?;
-    let model = scorer.hash().to_owned();
     let seconds = |flag: &str, s: f64| {
         std::time::Duration::try_from_secs_f64(s).map_err(|error| format!("{flag} is {s}: {error}"))
     };
     let (delay, wait) = (seconds("--delay", args.delay)?, seconds("--wait-s", args.wait_s)?);
+    let watch = Stopwatch::start();
+    let scorer = Scorer::load(&cpu, &folder.checkpoint, precision, payload, valid, tokens)?;
+    let model = scorer.hash().to_owned();
     let mut server = Server::open(&args.ring, Rings { slots: args.slots }, scorer)?.delayed(delay).patient(wait);
     let epoch = server.epoch();
     if !global.quiet {

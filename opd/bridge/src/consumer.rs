@@ -1,7 +1,7 @@
 //! The side that takes blocks.
 
 use crate::arrays::{Arrays, Scores, split};
-use crate::error::{OpenError, ReceiveError, WaitError};
+use crate::error::{MetaError, OpenError, ReceiveError, WaitError};
 use crate::layout::{SIGNAL_READY, peer};
 use crate::meta::{Meta, decode};
 use crate::seat::{Counters, Peer, Presence, Role, Seat};
@@ -67,6 +67,14 @@ impl Consumer {
     #[must_use]
     pub fn next(&self) -> u64 {
         self.due.number
+    }
+
+    /// Whether such a block can come: its size is one that a slot holds.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    pub fn fits(&self, meta: &Meta) -> Result<(), MetaError> {
+        meta.fits(self.seat.map().slot_bytes).map(drop)
     }
 
     /// How many times a consumer attached to this ring, this one included.

@@ -32,6 +32,11 @@ pub enum TeachError {
     #[error("waited {waited:?} for {what}, the deadline; {peer}")]
     Deadline { what: String, waited: Duration, peer: String },
     #[error(
+        "{ring} and {requests} were made for another teacher: {what}; start `leeway teach` as then, or remove both files and \
+         start it and the learner anew"
+    )]
+    OtherRings { ring: PathBuf, requests: PathBuf, what: String },
+    #[error(
         "no learner was there for {waited:?}: start one with `leeway train --teacher ring:PATH`, or give --wait-s more seconds; \
          the rings stay"
     )]

@@ -44,7 +44,28 @@ pub struct Server {
     requests: Consumer,
     done: Done,
     delay: Duration,
+    company: Company,
+}
+
+/// Whether there is a learner, and how long there has been none.
+#[derive(Debug)]
+struct Company {
+    /// Without one for so long it gives up.
     wait: Duration,
+    alone: Stopwatch,
+}
+
+impl Company {
+    /// Whether a learner is there now; an error when there was none for too long.
+    fn look(&mut self, requests: &Consumer) -> Result<bool, TeachError> {
+        let attached = requests.peer().holds_role;
+        if attached {
+            self.alone = Stopwatch::start();
+        } else if seconds(&self.alone) > self.wait {
+            return Err(TeachError::NoLearner { waited: self.wait });
+        }
+        Ok(attached)
+    }
 }
 
 fn seconds(since: &Stopwatch) -> Duration {
@@ -89,12 +110,40 @@ impl Server {
         if answered > asked + 1 || asked > answered + 1 {
             return Err(TeachError::Apart { ring: path.to_owned(), answered, asked });
         }
-        let mut server =
-            Server { scorer, scores, requests, done: Done::default(), delay: Duration::ZERO, wait: Duration::MAX };
+        let mut server = Server {
+            scorer,
+            scores,
+            requests,
+            done: Done::default(),
+            delay: Duration::ZERO,
+            company: Company { wait: Duration::MAX, alone: Stopwatch::start() },
+        };
+        server.check_rings(path)?;
         if asked > answered {
             server.answer_lost()?;
         }
         Ok(server)
+    }
+
+    /// Rings that an earlier teacher made have to hold what this one answers, and nothing that it cannot take.
+    fn check_rings(&self, path: &Path) -> Result<(), TeachError> {
+        let other =
+            |what: String| TeachError::OtherRings { ring: path.to_owned(), requests: requests_path(path), what };
+        let tokens = self.scorer.tokens_max();
+        let count = |tokens: usize| u32::try_from(tokens).unwrap_or(u32::MAX);
+        let answer = self.scorer.meta(count(tokens));
+        self.scores.fits(&answer).map_err(|source| {
+            other(format!("an answer of --payload {:?} for --max-tokens {tokens} does not fit: {source}", answer.kind))
+        })?;
+        // Slots are rounded up to 64 bytes.
+        let longer = tokens + 64;
+        if self.requests.fits(&request_meta(count(longer))).is_ok() {
+            return Err(other(format!(
+                "they take sequences of {longer} tokens, and this one is for --max-tokens {tokens}: longer ones would \
+                 have no scores"
+            )));
+        }
+        Ok(())
     }
 
     /// The same teacher, which holds every answer back until its request is so old: to see what a slow one costs a run.
@@ -106,7 +155,7 @@ impl Server {
     /// The same teacher, which gives up when there was no learner for so long.
     #[must_use]
     pub fn patient(self, wait: Duration) -> Server {
-        Server { wait, ..self }
+        Server { company: Company { wait, ..self.company }, ..self }
     }
 
     /// Takes the rings away, once a learner has said that it has no more to ask: they are memory, and nobody needs it.
@@ -140,18 +189,11 @@ impl Server {
     /// The rings are damaged, or no learner comes.
     pub fn serve(&mut self, mut refused: impl FnMut(u64, &str)) -> Result<Done, TeachError> {
         let mut learner = false;
-        let mut alone = Stopwatch::start();
         // Requests whose answers are held back, with the time since they came.
         let mut held: VecDeque<(Lease, Stopwatch)> = VecDeque::new();
         loop {
             self.scores.beat();
-            let attached = self.requests.peer().holds_role;
-            learner |= attached || self.done.requests > 0;
-            if attached {
-                alone = Stopwatch::start();
-            } else if seconds(&alone) > self.wait {
-                return Err(TeachError::NoLearner { waited: self.wait });
-            }
+            learner |= self.company.look(&self.requests)? || self.done.requests > 0;
             let waits = held.front().map(|(_, since)| self.delay.saturating_sub(seconds(since)));
             if waits == Some(Duration::ZERO) {
                 let (lease, _) = held.pop_front().expect("it was just there");
@@ -209,7 +251,7 @@ impl Server {
             refused(number, why);
             self.done.missing += 1;
         }
-        let mut draft = claim(&mut self.scores, &self.requests, &meta)?;
+        let mut draft = claim(&mut self.scores, &self.requests, &mut self.company, &meta)?;
         let mut into = draft.arrays_mut();
         into.tokens.copy_from_slice(&arrays.tokens[first..]);
         into.logprobs.copy_from_slice(&arrays.logprobs[first..]);
@@ -231,7 +273,7 @@ impl Server {
     /// Answers a request that was corrupt: what it asked is not known.
     fn answer_lost(&mut self) -> Result<(), TeachError> {
         let meta = Meta { missing: true, ..self.scorer.meta(1) };
-        let mut draft = claim(&mut self.scores, &self.requests, &meta)?;
+        let mut draft = claim(&mut self.scores, &self.requests, &mut self.company, &meta)?;
         let arrays = draft.arrays_mut();
         arrays.tokens.fill(0);
         arrays.logprobs.fill(0.0);
@@ -245,10 +287,16 @@ impl Server {
     }
 }
 
-/// Waits for a free slot as long as it takes, with signs of life in both rings.
-fn claim<'a>(scores: &'a mut Producer, requests: &Consumer, meta: &Meta) -> Result<Draft<'a>, TeachError> {
+/// Waits for a free slot as long as there is a learner that may empty one, with signs of life in both rings.
+fn claim<'a>(
+    scores: &'a mut Producer,
+    requests: &Consumer,
+    company: &mut Company,
+    meta: &Meta,
+) -> Result<Draft<'a>, TeachError> {
     while scores.credits() == 0 {
         requests.beat();
+        company.look(requests)?;
         match scores.claim(meta, Patience::until(BEAT)).map(drop) {
             Ok(()) => break,
             Err(error) => TeachError::full(error, meta.rows as usize)?,
