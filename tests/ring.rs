@@ -240,3 +240,54 @@ fn a_teacher_that_cannot_be_is_named() {
     teacher.kill().expect("it runs");
     teacher.wait().expect("it is gone");
 }
+
+/// The learner is killed in the midst of a run, several times, and goes on with the teacher that is still there: what it had
+/// asked for and not taken is no answer to what it asks afterwards.
+#[test]
+fn a_learner_that_is_killed_goes_on_with_the_same_teacher() {
+    let bench = Bench::new();
+    for (i, top) in ["", "schedule = { steps_off = 1 }"].into_iter().enumerate() {
+        let (home, away) = (format!("home{i}"), format!("away{i}"));
+        let output = bench.train(&bench.run_file(&home, top), None);
+        assert!(output.status.success(), "{}", stderr(&output));
+        let mut teacher = bench.teach(&away, "teacher", &["--delay", "0.02"]);
+        let file = bench.run_file(&away, top);
+        let ring = format!("ring:{}", bench.path(&away).with_extension("ring").display());
+        let log = bench.path(&away).join("metrics.jsonl");
+        let start = || {
+            let mut run = leeway();
+            run.arg("train")
+                .arg(&file)
+                .args(["--resume", "--teacher", &ring])
+                .stdout(Stdio::null())
+                .stderr(Stdio::piped());
+            run.spawn().expect("the binary runs")
+        };
+        let mut kills = 0;
+        let output = loop {
+            let (mut run, before) = (start(), lines(&log).len());
+            let ended = loop {
+                if run.try_wait().expect("the system knows its child").is_some() {
+                    break true;
+                }
+                if kills < 4 && lines(&log).len() > before {
+                    std::thread::sleep(Duration::from_millis(7 * kills));
+                    break false;
+                }
+                std::thread::sleep(Duration::from_millis(2));
+            };
+            if ended {
+                break run.wait_with_output().expect("it ended");
+            }
+            run.kill().expect("it can be killed"); // SIGKILL
+            run.wait().expect("it is gone");
+            kills += 1;
+        };
+        assert!(output.status.success(), "{top}: {}", stderr(&output));
+        assert!(teacher.wait().expect("it ends with the run").success());
+        assert!(kills > 1, "{top}: {kills} kills");
+        assert!(bench.state(&home) == bench.state(&away), "{top}: the weights differ");
+        let updates: Vec<u64> = lines(&log).iter().filter_map(|line| line["update"].as_u64()).collect();
+        assert_eq!(updates, (1..=UPDATES).collect::<Vec<_>>(), "{top}: each update once");
+    }
+}

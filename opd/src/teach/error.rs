@@ -49,7 +49,7 @@ pub enum TeachError {
     #[error("the teacher answered at temperature {found} what was asked at {expected}: it is no teacher for this run")]
     Temperature { expected: f32, found: f32 },
     #[error(
-        "the teacher's hidden rows are for head {found} and the learner's is {expected}: give both one --precision"
+        "the teacher's hidden rows are for head {found} and the learner's is {expected}: give `leeway teach` the --precision that the run has as `train.precision`"
     )]
     Head { expected: u32, found: u32 },
     #[error("the teacher has no scores of rows {rows:?} of the micro-batch: {why}; do not train on them")]
