@@ -74,7 +74,7 @@ pub fn write(out: &Path) -> Result<PathBuf, CurveError> {
 }
 
 fn draw(panels: &[(&str, Vec<Series>)]) -> Result<String, String> {
-    let panels: Vec<_> = panels.iter().filter(|(_, s)| s.iter().any(|s| s.points.len() > 1)).collect();
+    let panels: Vec<_> = panels.iter().filter(|(_, s)| s.iter().any(|s| !s.points.is_empty())).collect();
     let mut svg = String::new();
     {
         let height = u32::try_from(panels.len()).expect("three panels") * 240 + 20;
@@ -85,10 +85,10 @@ fn draw(panels: &[(&str, Vec<Series>)]) -> Result<String, String> {
             let points = || series.iter().flat_map(|s| &s.points);
             let x_max = points().map(|p| p.0).fold(1.0, f64::max);
             let y_max = points().map(|p| p.1).fold(0.0, f64::max);
-            // Room above the lines for the legend.
-            let y_max = if y_max > 0.0 { y_max * 1.3 } else { 1.0 };
+            let y_max = if y_max > 0.0 { y_max * 1.05 } else { 1.0 };
             let mut chart = ChartBuilder::on(area)
                 .margin(12)
+                .margin_top(30)
                 .x_label_area_size(34)
                 .y_label_area_size(70)
                 .build_cartesian_2d(0.0..x_max, 0.0..y_max)
@@ -99,31 +99,33 @@ fn draw(panels: &[(&str, Vec<Series>)]) -> Result<String, String> {
                 .bold_line_style(RGBColor(225, 225, 225))
                 .x_desc("update")
                 .y_desc(*unit)
+                .x_labels(whole_steps(x_max))
                 .x_label_formatter(&|x| format!("{x:.0}"))
                 .y_label_formatter(&|&y| label(y, y_max))
                 .label_style(("sans-serif", 13))
                 .draw()
                 .map_err(text)?;
-            for s in series.iter().filter(|s| !s.points.is_empty()) {
+            // Names stand above the axes, where no line is.
+            for (at, s) in (0..).zip(series.iter().filter(|s| !s.points.is_empty())) {
                 let color = s.color;
-                chart
-                    .draw_series(LineSeries::new(s.points.iter().copied(), color.stroke_width(2)))
-                    .map_err(text)?
-                    .label(s.name)
-                    .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], color.stroke_width(2)));
+                chart.draw_series(LineSeries::new(s.points.iter().copied(), color.stroke_width(2))).map_err(text)?;
+                if let [only] = s.points[..] {
+                    chart.draw_series([Circle::new(only, 3, color.filled())]).map_err(text)?;
+                }
+                let (x, y) = (84 + 240 * at, 16);
+                area.draw(&PathElement::new([(x, y), (x + 18, y)], color.stroke_width(2))).map_err(text)?;
+                area.draw(&Text::new(s.name, (x + 24, y - 6), ("sans-serif", 13))).map_err(text)?;
             }
-            chart
-                .configure_series_labels()
-                .position(SeriesLabelPosition::UpperRight)
-                .background_style(WHITE.mix(0.85))
-                .border_style(RGBColor(200, 200, 200))
-                .label_font(("sans-serif", 13))
-                .draw()
-                .map_err(text)?;
         }
         root.present().map_err(text)?;
     }
     Ok(svg)
+}
+
+/// Labels of an axis of updates, of which none falls between two whole numbers.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // updates
+fn whole_steps(x_max: f64) -> usize {
+    (x_max as usize + 1).min(11)
 }
 
 /// As many digits as the axis needs.
