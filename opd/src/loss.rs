@@ -378,7 +378,7 @@ pub fn loss(
             .map_err(|(row, what)| fail(row, what))?;
         for (row, out) in ws.out.iter().enumerate() {
             let RowOut { loss, kl_reverse, kl_forward, entropy, moved } = *out;
-            let loss = factors.map_or(1.0, |factors| f64::from(factors[row])) * loss;
+            let loss = weighted(factors.map(|factors| factors[row]), loss);
             sums.add(&Sums { tokens: 1, loss, kl_reverse, kl_forward, entropy });
             by_row.kl[first + row] = kl_reverse;
             by_row.moved.push(moved);
@@ -390,6 +390,15 @@ pub fn loss(
         }
     }
     Ok(sums)
+}
+
+/// A row's loss by its factor. A row that is masked counts for nothing, also where its loss is infinite.
+fn weighted(factor: Option<f32>, loss: f64) -> f64 {
+    match factor {
+        None => loss,
+        Some(0.0) => 0.0,
+        Some(factor) => f64::from(factor) * loss,
+    }
 }
 
 /// Weights of some rows: the update's, times the row's factor.

@@ -74,6 +74,9 @@ fn row(outcome: &Outcome, finding: &Finding) -> [String; 5] {
         (Verdict::Admit, _) => "within",
         (Verdict::Reject, _) => "over",
         (Verdict::Gray, Coordinate::Drift) if limits.drift_limit.is_none() => "no rung passed: no limit",
+        (Verdict::Gray, Coordinate::D) if !limits.at_least && finding.compared.low > finding.limit => {
+            "over the lower limit of the budget, not over all of it"
+        }
         (Verdict::Gray, _) if limits.at_least && finding.compared.low > finding.limit => "beyond what was calibrated",
         (Verdict::Gray, _) => "cannot be told",
     };

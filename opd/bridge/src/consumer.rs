@@ -1,7 +1,7 @@
 //! The side that takes blocks.
 
 use crate::arrays::{Arrays, Scores, split};
-use crate::error::{MetaError, OpenError, ReceiveError, WaitError};
+use crate::error::{OpenError, ReceiveError, WaitError};
 use crate::layout::{SIGNAL_READY, peer};
 use crate::meta::{Meta, decode};
 use crate::seat::{Counters, Peer, Presence, Role, Seat};
@@ -69,12 +69,10 @@ impl Consumer {
         self.due.number
     }
 
-    /// Whether such a block can come: its size is one that a slot holds.
-    ///
-    /// # Errors
-    /// Why it cannot.
-    pub fn fits(&self, meta: &Meta) -> Result<(), MetaError> {
-        meta.fits(self.seat.map().slot_bytes).map(drop)
+    /// Bytes of a slot, as [`crate::Geometry`] counts them.
+    #[must_use]
+    pub fn slot_bytes(&self) -> u64 {
+        self.seat.map().slot_bytes
     }
 
     /// How many times a consumer attached to this ring, this one included.

@@ -111,8 +111,8 @@ pub enum ConfigError {
 
 impl Config {
     /// Reads `path`, then applies `sets` in order: each is `a.b=value`, the value read as TOML, or taken as text if it is
-    /// no TOML or the key takes text. Relative paths are taken from the file's folder, also those in `sets`; only `out`
-    /// is taken from the current one.
+    /// no TOML or the key takes text. Relative paths are taken from the file's folder, also those in `sets`; only `out` and
+    /// `ring` are taken from the current one.
     ///
     /// # Errors
     /// The first thing that is wrong, with where it stands.

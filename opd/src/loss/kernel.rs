@@ -83,7 +83,7 @@ pub(super) fn loss(
     for (row, s) in ws.stats.iter().enumerate() {
         sums.add(&Sums {
             tokens: 1,
-            loss: factors.map_or(1.0, |factors| f64::from(factors[row])) * s.loss,
+            loss: super::weighted(factors.map(|factors| factors[row]), s.loss),
             kl_reverse: s.kl_reverse,
             kl_forward: s.kl_forward,
             entropy: s.entropy_student,

@@ -100,11 +100,32 @@ fn one(
     let (mut lt, mut g) = (Vec::with_capacity(lp.len()), vec![0.0; lp.len()]);
     let moved = objective.target.row(&lp, &lq, lref.as_deref(), &mut lt);
     let loss = objective.divergence.row(&lp, &lt, &lq, drawn, &mut g);
-    if !loss.is_finite() {
+    // As the kernel does: what nothing is trained on may be infinitely far.
+    if loss.is_nan() || (loss.is_infinite() && weight != 0.0) {
         return Err(format!("the loss is {loss}: the target excludes a token that the student allows"));
     }
     let scale = f64::from(weight) * f64::from(inv_temp);
-    student.iter_mut().zip(&g).for_each(|(x, g)| *x = (scale * g) as f32);
+    student.iter_mut().zip(&g).for_each(|(x, g)| *x = if weight == 0.0 { 0.0 } else { (scale * g) as f32 });
     let entropy = lp.iter().map(|&lp| expected(lp, -lp)).sum();
     Ok(RowOut { loss, kl_reverse: kl(&lp, &lq), kl_forward: kl(&lq, &lp), entropy, moved })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::objective::{Divergence, Target};
+
+    /// A row that is masked has no gradient though it is infinitely far, and one that counts is an error.
+    #[test]
+    fn a_masked_row_may_be_infinitely_far() {
+        let objective = super::super::Objective { target: Target::Teacher, divergence: Divergence::Reverse };
+        let teacher = [1.0, 0.5, f32::NEG_INFINITY];
+        let of = |weight: f32| {
+            let mut student = [0.3, 0.2, 0.1];
+            one(objective, 1.0, weight, &mut student, &teacher, None, Drawn { token: 0, uniform: None })
+                .map(|out| (out.loss, student))
+        };
+        assert_eq!(of(0.0).expect("it counts for nothing"), (f64::INFINITY, [0.0; 3]));
+        assert!(of(0.5).expect_err("infinite").contains("excludes a token"));
+    }
 }

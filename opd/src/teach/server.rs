@@ -133,14 +133,13 @@ impl Server {
         let count = |tokens: usize| u32::try_from(tokens).unwrap_or(u32::MAX);
         let answer = self.scorer.meta(count(tokens));
         self.scores.fits(&answer).map_err(|source| {
-            other(format!("an answer of --payload {:?} for --max-tokens {tokens} does not fit: {source}", answer.kind))
+            other(format!("an answer of this --payload for --max-tokens {tokens} does not fit: {source}"))
         })?;
-        // Slots are rounded up to 64 bytes.
-        let longer = tokens + 64;
-        if self.requests.fits(&request_meta(count(longer))).is_ok() {
+        let size = |source| TeachError::Size { tokens, source };
+        let own = Geometry::for_blocks(2, &request_meta(count(tokens))).map_err(size)?.slot_bytes;
+        if self.requests.slot_bytes() > own {
             return Err(other(format!(
-                "they take sequences of {longer} tokens, and this one is for --max-tokens {tokens}: longer ones would \
-                 have no scores"
+                "they take longer sequences than --max-tokens {tokens}, which would have no scores"
             )));
         }
         Ok(())
@@ -163,7 +162,6 @@ impl Server {
     /// # Errors
     /// The system refuses it.
     pub fn remove(self, path: &Path) -> std::io::Result<()> {
-        drop(self); // both roles are let go before
         for ring in [path.to_owned(), requests_path(path)] {
             for end in ["", ".producer", ".consumer"] {
                 let mut file = ring.as_os_str().to_owned();
@@ -174,6 +172,7 @@ impl Server {
                 }
             }
         }
+        drop(self); // both roles are held until nobody can find the rings
         Ok(())
     }
 
@@ -212,8 +211,13 @@ impl Server {
                     for (lease, _) in held.drain(..) {
                         self.answer(&lease, &mut refused)?;
                     }
-                    refused(number, &why.to_string());
-                    self.answer_lost()?;
+                    // An earlier teacher may have answered it, and died before it could end the request.
+                    if number < self.scores.next() {
+                        self.done.again += 1;
+                    } else {
+                        refused(number, &why.to_string());
+                        self.answer_lost()?;
+                    }
                 }
                 Err(error) => TeachError::empty(error)?,
             }

@@ -140,7 +140,7 @@ impl TargetReport {
     }
 }
 
-/// One evaluation, on held-out prompts of a task, or on the first prompts of a file, which training visits too.
+/// One evaluation, on held-out prompts; on all of them where a file is too small to hold any out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EvalReport {
     /// Updates done.
