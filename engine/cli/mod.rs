@@ -5,6 +5,7 @@ mod calibrate;
 mod capacity;
 mod doctor;
 mod eval;
+mod experiment;
 mod generate;
 mod init;
 mod kv_counts;
@@ -80,6 +81,8 @@ enum Command {
     Calibrate(calibrate::CalibrateArgs),
     /// Whether a rollout configuration is within the budget of a certificate: 0 admit, 3 reject, 4 cannot be told.
     Admit(admit::AdmitArgs),
+    /// The runs of experiments that are not there yet; every finished one is a line of results.
+    Experiment(experiment::ExperimentArgs),
     /// Score what a learner in another process asks for, through a ring in shared memory.
     #[cfg(unix)]
     Teach(teach::TeachArgs),
@@ -126,6 +129,7 @@ fn dispatch(command: &Command, global: &Global) -> Result<ExitCode, Failure> {
         Command::Train(args) => train::run(args, global),
         Command::Calibrate(args) => calibrate::run(args, global),
         Command::Admit(args) => admit::run(args, global),
+        Command::Experiment(args) => experiment::run(args, global),
         #[cfg(unix)]
         Command::Teach(args) => teach::run(args, global),
         Command::Eval(args) => eval::run(args, global),

@@ -118,16 +118,22 @@ pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
     let mut live = Live::new(global, trainer.updates(), updates, after.accuracy);
     let every = u64::from(config.eval.every);
     let save_every = config.checkpoint.as_ref().map_or(0, |c| u64::from(c.every));
+    // Seconds in updates: what evaluation and logs take is not the schedule's.
+    let mut updating_s = 0.0;
     while trainer.updates() < updates {
         let sequences = config.sequences();
+        let update_watch = Stopwatch::start();
         let (report, rollouts) = trainer.update(&mut |done| live.sampled(done, sequences))?;
+        let wall_s = update_watch.elapsed_s();
+        updating_s += wall_s;
         let rollout_of = |at: usize| {
             let offline = report.phase.is_some();
             let origin = if offline { &by_teacher[rollouts[at].0.teacher] } else { &origin };
             rollout_line(report.update, &rollouts[at], &config, origin)
         };
         log.rollouts((0..rollouts.len()).map(rollout_of))?;
-        let line = json!(report);
+        let mut line = json!(report);
+        line["wall_s"] = wall_s.into();
         log.metrics(&line)?;
         views.metrics(&line);
         let oldest = rollouts.iter().flat_map(|(_, r)| &r.versions).map(|&(_, version)| version).min();
@@ -182,7 +188,8 @@ pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
         "mismatch_nats_max": measured(json!(summary.mismatch_nats_max)), "by_source": measured(json!(summary.by_source)),
         "updates": trainer.updates(), "tokens": summary.tokens, "wall_s": wall_s,
         "rollout_s": summary.rollout_s, "teacher_s": summary.teacher_s, "behaviour_s": summary.behaviour_s,
-        "train_s": summary.train_s, "sync_s": summary.sync_s, "wait_s": summary.wait_s, "seed": config.seed,
+        "train_s": summary.train_s, "sync_s": summary.sync_s, "wait_s": summary.wait_s, "updating_s": updating_s,
+        "flop": summary.flop, "seed": config.seed,
         "weights_version": trainer.updates(), "student": origin.student, "teacher": origin.teacher,
         "recipe": config.rollout.recipe, "recipe_hash": origin.recipe_hash, "device": origin.device, "out": config.out,
     });

@@ -186,6 +186,7 @@ mod tests {
             correct: None,
             missing: 0,
             truncated: 0,
+            flop: opd::train::FlopReport::default(),
             rollout_s: 0.1,
             teacher_s: 0.01,
             behaviour_s: 0.1,

@@ -292,6 +292,16 @@ impl ModelConfig {
     pub fn parameters(&self) -> usize {
         crate::checkpoint::inventory(self).iter().map(crate::checkpoint::Param::elements).sum()
     }
+
+    /// Elements of the matrices that a token's forward pass multiplies with: all of the layers and the head. The embedding
+    /// is looked up, and counts as the head where that is tied to it.
+    #[must_use]
+    pub fn matmul_parameters(&self) -> usize {
+        let multiplied = |param: &&crate::checkpoint::Param| {
+            param.shape.len() == 2 && (self.tied || param.name != crate::checkpoint::EMBEDDING)
+        };
+        crate::checkpoint::inventory(self).iter().filter(multiplied).map(crate::checkpoint::Param::elements).sum()
+    }
 }
 
 fn read(path: &Path) -> Result<Option<String>, ConfigError> {

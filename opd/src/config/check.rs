@@ -92,6 +92,7 @@ impl Config {
         need("eval.problems", eval.problems, eval.problems > 0, "at least 1")?;
         let temperature = eval.temperature == 0.0 || warm(eval.temperature);
         need("eval.temperature", eval.temperature, temperature, "at least 0 and finite; if not 0, at least 1e-6")?;
+        need("eval.kl_prompts", eval.kl_prompts, eval.kl_prompts > 0, "at least 1")?;
         if let Some(checkpoint) = &self.checkpoint {
             need("checkpoint.every", checkpoint.every, checkpoint.every > 0, "at least 1")?;
         }

@@ -51,7 +51,7 @@ impl Default for Train {
 
 impl Default for Eval {
     fn default() -> Eval {
-        Eval { problems: 256, every: 50, temperature: 0.0 }
+        Eval { problems: 256, every: 50, temperature: 0.0, kl_prompts: 64 }
     }
 }
 

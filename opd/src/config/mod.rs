@@ -67,6 +67,7 @@
 //! problems = 256
 //! every = 50                      # updates; 0 is only before and after
 //! temperature = 0.0               # 0 takes the most probable token
+//! kl_prompts = 64                 # of the problems: on completions of these the distance to the teacher is measured
 //!
 //! [checkpoint]                    # without it only the last update is kept
 //! every = 50
@@ -325,6 +326,8 @@ pub struct Eval {
     pub every: u32,
     /// What logits are divided by; 0 takes the most probable token.
     pub temperature: f64,
+    /// Those of the problems whose sampled completions give the distance to the teacher.
+    pub kl_prompts: u32,
 }
 
 /// When checkpoints are kept.

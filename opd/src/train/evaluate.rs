@@ -10,14 +10,12 @@ use crate::loss::Objective;
 
 /// Held-out draws use sample indices from here, so that they never meet those of training.
 pub(super) const EVAL_SAMPLES: u64 = 1 << 62;
-/// Held-out prompts whose sampled completions measure the distance to the teacher.
-const KL_PROMPTS: usize = 64;
 
 impl Trainer {
     /// Accuracy on the test split's prompts at training precision, and the distance to the teacher on completions that the
     /// student samples for some of them.
     pub fn evaluate(&mut self) -> Result<EvalReport, TrainError> {
-        self.evaluate_on(KL_PROMPTS)
+        self.evaluate_on(self.config.eval.kl_prompts as usize)
     }
 
     /// The same with the distance to the teacher on completions of up to `kl_prompts` of the evaluation's prompts.

@@ -12,6 +12,7 @@ mod dump;
 mod dynamics;
 mod error;
 mod evaluate;
+mod flop;
 mod folder;
 mod in_flight;
 mod noise;
@@ -48,6 +49,8 @@ use batch::Batch;
 pub use drift::Drift;
 pub use dynamics::DynamicsReport;
 pub use error::TrainError;
+use flop::{Sizes, Work};
+pub use flop::FlopReport;
 pub use folder::{FolderLock, hold, model_inside, prepare};
 pub use noise::NoiseReport;
 pub use open::{OpenError, fits_cuda};
@@ -121,6 +124,7 @@ pub struct Trainer {
     micro: Micro,
     student_dir: PathBuf,
     totals: report::Totals,
+    sizes: Sizes,
     /// KL(student || teacher) of every completion token of the last update, nats, in the order of its rollouts.
     token_kl: Vec<f64>,
     origin: Origin,
@@ -289,6 +293,7 @@ impl Trainer {
             teacher_s += now.busy_s().1 - busy.1;
             stages = Some(mismatch.ages(wait_s, now.waiting() as u64, now.again - again));
         }
+        let work = if self.config.loss.kind == LossKind::Grpo { Work::Reinforce } else { Work::Distill };
         let report = UpdateReport {
             update,
             version: update,
@@ -314,6 +319,7 @@ impl Trainer {
             correct: self.correct(&rollouts),
             missing,
             truncated: rollouts.iter().filter(|(_, r)| r.finish == Finish::Length).count() as u64,
+            flop: self.sizes.flop(work, self.config.rollout.n, &rollouts),
             rollout_s,
             teacher_s,
             behaviour_s,

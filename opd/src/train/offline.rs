@@ -8,6 +8,7 @@ use engine::rollout::{Finish, Rollout};
 use ptx::ops::divergence::Kind;
 
 use super::batch::{By, rows_of};
+use super::flop::Work;
 use super::report::{BySource, Mismatch};
 use super::{TrainError, Trainer, UpdateReport};
 use crate::clock::Stopwatch;
@@ -109,6 +110,7 @@ impl Trainer {
             correct: self.correct(&rollouts),
             missing: 0,
             truncated: rollouts.iter().filter(|(_, r)| r.finish == Finish::Length).count() as u64,
+            flop: self.sizes.flop(Work::Offline, self.config.rollout.n, &rollouts),
             rollout_s,
             teacher_s,
             behaviour_s: 0.0,

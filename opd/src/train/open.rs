@@ -14,6 +14,7 @@ use engine::recipe::{Precision, Recipe, RecipeError};
 use engine::rollout::Limits;
 use engine::tokenizer::{Tokenizer, TokenizerError};
 
+use super::flop::Sizes;
 use super::folder;
 use super::past::Past;
 use super::report::Totals;
@@ -368,6 +369,8 @@ impl Trainer {
                 wait_s: config.wait_s,
             })
         });
+        let teachers = teachers.iter().map(|teacher| teacher.config().matmul_parameters()).collect();
+        let sizes = Sizes { student: policy.config().matmul_parameters(), teachers };
         Ok(Trainer {
             cpu,
             source,
@@ -386,6 +389,7 @@ impl Trainer {
             micro,
             student_dir: config.student.clone(),
             totals: Totals::default(),
+            sizes,
             token_kl: Vec::new(),
             origin,
             config,

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use engine::rollout::Rollout;
 
 use super::dynamics::DynamicsReport;
+use super::flop::FlopReport;
 use super::noise::NoiseReport;
 use super::past::token_versions;
 use crate::objective::Moved;
@@ -73,6 +74,8 @@ pub struct UpdateReport {
     pub missing: u64,
     /// How many of them were cut off by length.
     pub truncated: u64,
+    /// Operations that it took, by count.
+    pub flop: FlopReport,
     /// Seconds sampling.
     pub rollout_s: f64,
     /// Seconds in the teacher's forward pass.
@@ -188,6 +191,8 @@ pub struct Summary {
     pub by_source: BySource,
     /// The largest update's.
     pub mismatch_nats_max: f64,
+    /// Operations by count.
+    pub flop: FlopReport,
     /// Seconds by stage.
     pub rollout_s: f64,
     /// Seconds by stage.
@@ -308,6 +313,9 @@ impl Totals {
         self.disturbed |= mismatch.disturbed;
         s.wait_s += update.age.as_ref().map_or(0.0, |age| age.wait_s);
         s.mismatch_nats_max = s.mismatch_nats_max.max(update.mismatch_nats);
+        s.flop.rollout += update.flop.rollout;
+        s.flop.teacher += update.flop.teacher;
+        s.flop.train += update.flop.train;
         s.rollout_s += update.rollout_s;
         s.teacher_s += update.teacher_s;
         s.behaviour_s += update.behaviour_s;

@@ -1,0 +1,165 @@
+//! An experiment's file: what is claimed, what would show it, and the runs. All of it is fixed before the first run.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::Failure;
+use super::analysis::Analysis;
+
+/// `experiments/NAME.toml`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Experiment {
+    /// A heading.
+    pub title: String,
+    /// What is claimed.
+    pub claim: String,
+    /// What outcome supports it, in words.
+    pub supports: String,
+    /// How results are read, by rules that leave nothing to choose.
+    pub analysis: Analysis,
+    /// The run file of its trainings, relative to the folder of experiments.
+    #[serde(default)]
+    pub run: Option<PathBuf>,
+    /// Overrides of it that all arms share.
+    #[serde(default)]
+    pub set: Vec<String>,
+    /// Seeds of each arm.
+    #[serde(default = "one")]
+    pub seeds: u32,
+    /// The first of them.
+    #[serde(default)]
+    pub first_seed: u64,
+    /// Runs at a time; 0 is one a thread.
+    #[serde(default)]
+    pub jobs: u32,
+    /// Threads of each run; 0 shares them out.
+    #[serde(default)]
+    pub threads: u32,
+    /// Keys of an update's line that are kept by update, e.g. `correct`.
+    #[serde(default)]
+    pub series: Vec<String>,
+    /// A certificate against which every arm is checked with `leeway admit`, from the current folder.
+    #[serde(default)]
+    pub certificate: Option<PathBuf>,
+    /// Models that must be there, by name in `models.toml`.
+    #[serde(default)]
+    pub models: Vec<String>,
+    /// The arms.
+    #[serde(default, rename = "arm")]
+    pub arms: Vec<Arm>,
+}
+
+/// A way of running, made once for each seed.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Arm {
+    /// Its name.
+    pub name: String,
+    /// What it has in common with others, as a source of mismatch.
+    #[serde(default)]
+    pub group: String,
+    /// A command in place of a training: its words, in which `{seed}` and `{out}` stand for themselves.
+    #[serde(default)]
+    pub command: Vec<String>,
+    /// Overrides of the run file.
+    #[serde(default)]
+    pub set: Vec<String>,
+    /// Seeds, where it has others than the rest.
+    #[serde(default)]
+    pub seeds: Option<u32>,
+    /// Whether a training that ends with an error is a result.
+    #[serde(default)]
+    pub may_fail: bool,
+    /// Whether the certificate is asked about it.
+    #[serde(default = "yes")]
+    pub admit: bool,
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// A folder of experiments.
+#[derive(Clone, Debug)]
+pub struct Folder(pub PathBuf);
+
+impl Folder {
+    /// Names of the experiments that are there, sorted: `e2` before `e10`.
+    pub fn names(&self) -> Result<Vec<String>, Failure> {
+        let named = |e: std::io::Error| format!("{}: {e}; give the folder with --experiments", self.0.display());
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(&self.0).map_err(named)? {
+            let path = entry?.path();
+            let name = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default().to_owned();
+            if path.extension().is_some_and(|extension| extension == "toml") && name != "models" {
+                names.push(name);
+            }
+        }
+        names.sort_by_key(|name| {
+            let at = name.find(|c: char| c.is_ascii_digit()).unwrap_or(name.len());
+            let digits: String = name[at..].chars().take_while(char::is_ascii_digit).collect();
+            (name[..at].to_owned(), digits.parse::<u32>().unwrap_or(0), name.clone())
+        });
+        Ok(names)
+    }
+
+    /// Where the results of an experiment are.
+    pub fn results(&self, name: &str) -> PathBuf {
+        self.0.join("results").join(format!("{name}.jsonl"))
+    }
+
+    /// Reads an experiment.
+    pub fn open(&self, name: &str) -> Result<Experiment, Failure> {
+        let path = self.0.join(format!("{name}.toml"));
+        let text = std::fs::read_to_string(&path).map_err(|e| {
+            let there = self.names().unwrap_or_default().join(", ");
+            format!("{}: {e}; there are: {there}", path.display())
+        })?;
+        let experiment: Experiment = toml::from_str(&text).map_err(|error: toml::de::Error| {
+            let line = error.span().map_or(1, |span| 1 + text[..span.start].bytes().filter(|&b| b == b'\n').count());
+            format!("{}:{line}: {}; docs/experiments.md has every key", path.display(), error.message())
+        })?;
+        experiment.check(&path)?;
+        Ok(experiment)
+    }
+}
+
+impl Experiment {
+    fn check(&self, path: &Path) -> Result<(), Failure> {
+        let wrong = |what: String| -> Result<(), Failure> { Err(format!("{}: {what}", path.display()).into()) };
+        if self.arms.is_empty() {
+            return wrong("there is no [[arm]]".to_owned());
+        }
+        for (i, arm) in self.arms.iter().enumerate() {
+            if self.arms[..i].iter().any(|other| other.name == arm.name) {
+                return wrong(format!("two arms are called `{}`", arm.name));
+            }
+            if arm.command.is_empty() && self.run.is_none() {
+                return wrong(format!("arm `{}` trains, and there is no `run`", arm.name));
+            }
+            if !arm.command.is_empty() && !arm.set.is_empty() {
+                return wrong(format!("arm `{}` has a `command`; `set` is of trainings", arm.name));
+            }
+            if arm.seeds.unwrap_or(self.seeds) == 0 {
+                return wrong(format!("arm `{}` has no seed", arm.name));
+            }
+        }
+        for name in self.analysis.arms() {
+            if !self.arms.iter().any(|arm| arm.name == *name) {
+                return wrong(format!("[analysis] names the arm `{name}`, which is not there"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Seeds of an arm.
+    pub fn seeds_of(&self, arm: &Arm) -> std::ops::Range<u64> {
+        self.first_seed..self.first_seed + u64::from(arm.seeds.unwrap_or(self.seeds))
+    }
+}
