@@ -125,6 +125,8 @@ pub enum Outcome {
     Better,
     /// It lies on the worse side of 0.
     Worse,
+    /// It does not lie on the better side.
+    NotBetter,
     /// Its one-sided 95% limit is within the margin.
     NotWorse,
     /// The mean of a number is at least so much.

@@ -19,6 +19,9 @@ pub struct Experiment {
     pub supports: String,
     /// How results are read, by rules that leave nothing to choose.
     pub analysis: Analysis,
+    /// Another experiment whose runs are looked at, in place of own arms.
+    #[serde(default)]
+    pub arms_of: Option<String>,
     /// The run file of its trainings, relative to the folder of experiments.
     #[serde(default)]
     pub run: Option<PathBuf>,
@@ -121,10 +124,24 @@ impl Folder {
             let there = self.names().unwrap_or_default().join(", ");
             format!("{}: {e}; there are: {there}", path.display())
         })?;
-        let experiment: Experiment = toml::from_str(&text).map_err(|error: toml::de::Error| {
+        let mut experiment: Experiment = toml::from_str(&text).map_err(|error: toml::de::Error| {
             let line = error.span().map_or(1, |span| 1 + text[..span.start].bytes().filter(|&b| b == b'\n').count());
             format!("{}:{line}: {}; docs/experiments.md has every key", path.display(), error.message())
         })?;
+        if let Some(other) = &experiment.arms_of {
+            if !experiment.arms.is_empty() || other == name {
+                return Err(format!("{}: `arms_of` names another experiment, in place of [[arm]]", path.display()).into());
+            }
+            let other = self.open(other)?;
+            experiment = Experiment {
+                title: experiment.title,
+                claim: experiment.claim,
+                supports: experiment.supports,
+                analysis: experiment.analysis,
+                arms_of: experiment.arms_of,
+                ..other
+            };
+        }
         experiment.check(&path)?;
         Ok(experiment)
     }
