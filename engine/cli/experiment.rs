@@ -1,12 +1,12 @@
 //! `leeway experiment`: the runs of an experiment that are not there yet, as many at a time as there are threads.
 
-mod analysis;
-mod file;
+pub mod analysis;
+pub mod file;
 mod job;
 mod models;
-mod results;
+pub mod results;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use clap::Args;
 use opd::clock::Stopwatch;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::table::Table;
 use super::{Failure, Global};
@@ -81,6 +81,7 @@ fn list(folder: &Folder, global: &Global) -> Result<ExitCode, Failure> {
         let runs: usize = experiment.arms.iter().map(|arm| experiment.seeds_of(arm).count()).sum();
         let admissions = experiment.arms.iter().filter(|arm| arm.admit && arm.command.is_empty()).count();
         let runs = runs + if experiment.certificate.is_some() { admissions } else { 0 };
+        let runs = if experiment.arms_of.is_some() { 0 } else { runs };
         let own: Vec<&Line> = there.values().filter(|line| line.experiment == name).collect();
         let hours = own.iter().map(|line| line.wall_s).sum::<f64>() / 3600.0;
         all += runs;
@@ -104,9 +105,22 @@ fn run_one(
     stop: &AtomicBool,
     global: &Global,
 ) -> Result<usize, Failure> {
+    if experiment.arms_of.is_some() {
+        eprintln!("{name}: looks at the runs of {}", experiment.arms_of.as_deref().unwrap_or_default());
+        return Ok(0);
+    }
     models::make(&folder.0, &experiment.models)?;
     let jobs = job::jobs(name, experiment, &folder.0, &mut Hashes::default())?;
     let there = results::all(&folder.0)?;
+    let own: BTreeSet<String> = results::read(&folder.results(name))?.into_iter().map(|line| line.key).collect();
+    let mut writer = Writer::open(&folder.results(name))?;
+    // A run that another experiment made already is taken over.
+    for job in jobs.iter().filter(|job| !own.contains(&job.key)) {
+        if let Some(line) = there.get(&job.key) {
+            let (experiment, arm) = (name.to_owned(), job.arm.clone());
+            writer.add(&Line { experiment, arm, seed: job.seed, ..line.clone() })?;
+        }
+    }
     let mut missing: VecDeque<Job> = jobs.iter().filter(|job| !there.contains_key(&job.key)).cloned().collect();
     eprintln!("{name}: {} runs, {} of them there", jobs.len(), jobs.len() - missing.len());
     missing.truncate(most);
@@ -123,7 +137,6 @@ fn run_one(
         0 => (threads / at_a_time).max(1),
         n => n as usize,
     };
-    let mut writer = Writer::open(&folder.results(name))?;
     let (total, watch) = (missing.len(), Stopwatch::start());
     let queue = Mutex::new(missing);
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();

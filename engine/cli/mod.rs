@@ -13,6 +13,7 @@ mod measure;
 mod open;
 mod pretrain;
 mod recipe;
+mod report;
 mod score;
 mod selftest;
 mod table;
@@ -83,6 +84,8 @@ enum Command {
     Admit(admit::AdmitArgs),
     /// The runs of experiments that are not there yet; every finished one is a line of results.
     Experiment(experiment::ExperimentArgs),
+    /// What experiments found, as a page of text and one of HTML.
+    Report(report::ReportArgs),
     /// Score what a learner in another process asks for, through a ring in shared memory.
     #[cfg(unix)]
     Teach(teach::TeachArgs),
@@ -130,6 +133,7 @@ fn dispatch(command: &Command, global: &Global) -> Result<ExitCode, Failure> {
         Command::Calibrate(args) => calibrate::run(args, global),
         Command::Admit(args) => admit::run(args, global),
         Command::Experiment(args) => experiment::run(args, global),
+        Command::Report(args) => report::run(args, global),
         #[cfg(unix)]
         Command::Teach(args) => teach::run(args, global),
         Command::Eval(args) => eval::run(args, global),

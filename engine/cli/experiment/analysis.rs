@@ -22,21 +22,12 @@ pub enum Analysis {
         /// What is compared.
         quality: Quality,
     },
-    /// Whether few units carry most of D.
-    Layers {
-        /// The share of units.
-        units: f64,
-        /// The share of D that they are to carry.
-        carry: f64,
-    },
-    /// How many runs collapse, by group.
-    Collapse {
-        /// The group that is to collapse less.
-        stable: String,
-        /// The group that is to collapse more.
-        breaks: String,
-        /// Arms without stress: what each must gain in accuracy for the contrast to mean anything.
-        gate: Vec<Gate>,
+    /// Numbers of results, each against a bound.
+    Numbers {
+        /// Which are shown.
+        columns: Vec<String>,
+        /// What must hold, all of it: `at-least` and `at-most`.
+        expect: Vec<Expect>,
     },
     /// Verdicts against what training did.
     Admission {
@@ -59,15 +50,6 @@ pub enum Analysis {
         accuracy: bool,
         /// Whether operations are counted in place of seconds.
         flop: bool,
-    },
-    /// Two pairs: budgets and verdicts side by side.
-    Transfer {
-        /// The certificate of each.
-        certificates: [PathBuf; 2],
-        /// The experiment with the other pair's arms.
-        other: String,
-        /// What makes a run fail.
-        quality: Quality,
     },
 }
 
@@ -135,16 +117,6 @@ pub enum Outcome {
     AtMost,
 }
 
-/// What an arm must gain.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Gate {
-    /// The arm.
-    pub arm: String,
-    /// Accuracy after less before, at least.
-    pub gain: f64,
-}
-
 impl Analysis {
     /// Arms that it names.
     pub fn arms(&self) -> Vec<&str> {
@@ -153,12 +125,10 @@ impl Analysis {
                 let named = expect.iter().flat_map(|e| [Some(&e.arm), e.than.as_ref()]).flatten();
                 named.chain([&quality.baseline]).map(String::as_str).collect()
             }
-            Analysis::OneScale { quality } | Analysis::Admission { quality } | Analysis::Transfer { quality, .. } => {
-                vec![&quality.baseline]
-            }
+            Analysis::OneScale { quality } | Analysis::Admission { quality } => vec![&quality.baseline],
             Analysis::TimeToQuality { baseline, arm, .. } => vec![baseline, arm],
-            Analysis::Collapse { gate, .. } => gate.iter().map(|gate| &gate.arm[..]).collect(),
-            Analysis::Ladder { .. } | Analysis::Layers { .. } => Vec::new(),
+            Analysis::Numbers { expect, .. } => expect.iter().map(|e| &e.arm[..]).collect(),
+            Analysis::Ladder { .. } => Vec::new(),
         }
     }
 }

@@ -130,7 +130,9 @@ impl Folder {
         })?;
         if let Some(other) = &experiment.arms_of {
             if !experiment.arms.is_empty() || other == name {
-                return Err(format!("{}: `arms_of` names another experiment, in place of [[arm]]", path.display()).into());
+                return Err(
+                    format!("{}: `arms_of` names another experiment, in place of [[arm]]", path.display()).into()
+                );
             }
             let other = self.open(other)?;
             experiment = Experiment {

@@ -53,8 +53,9 @@ pub fn read(path: &Path) -> Result<Vec<Line>, Failure> {
     };
     let whole = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
     let line = |(number, text): (usize, &[u8])| {
-        serde_json::from_slice(text)
-            .map_err(|e| format!("{}:{number}: not a result ({e}); remove the line to run it again", path.display()).into())
+        serde_json::from_slice(text).map_err(|e| {
+            format!("{}:{number}: not a result ({e}); remove the line to run it again", path.display()).into()
+        })
     };
     (1..).zip(bytes[..whole].split_inclusive(|&byte| byte == b'\n')).map(line).collect()
 }
@@ -85,7 +86,8 @@ impl Writer {
     pub fn open(path: &Path) -> Result<Writer, Failure> {
         let named = |e: std::io::Error| -> Failure { format!("{}: {e}", path.display()).into() };
         fs::create_dir_all(path.parent().expect("a file in a folder")).map_err(named)?;
-        let mut file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path).map_err(named)?;
+        let mut file =
+            OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path).map_err(named)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {

@@ -1,0 +1,81 @@
+//! `leeway report`: what experiments found, read by the rules that their files fixed, as Markdown and as one HTML file that
+//! loads nothing.
+
+mod admission;
+mod findings;
+mod page;
+mod runs;
+mod scatter;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use opd::tune::write_whole;
+use serde_json::json;
+
+use super::experiment::file::Folder;
+use super::{Failure, Global};
+use findings::Outcome;
+use page::{Block, Page};
+use runs::Runs;
+
+#[derive(Debug, Args)]
+pub struct ReportArgs {
+    /// The folder of experiments.
+    #[arg(long, value_name = "FOLDER", default_value = "experiments")]
+    experiments: PathBuf,
+    /// The page of Markdown; the page of HTML is beside it, and pictures in `pictures/` there.
+    #[arg(long, value_name = "FILE", default_value = "docs/results.md")]
+    out: PathBuf,
+}
+
+pub fn run(args: &ReportArgs, global: &Global) -> Result<ExitCode, Failure> {
+    let folder = Folder(args.experiments.clone());
+    let mut page = Page::new("Results of experiments");
+    let mut summary = vec![["experiment", "claim", "outcome", "runs", "minutes"].map(str::to_owned).to_vec()];
+    let (mut bodies, mut objects) = (Vec::new(), Vec::new());
+    for name in folder.names()? {
+        let experiment = folder.open(&name)?;
+        let runs = Runs::read(&name, &experiment, &folder)?;
+        let (outcome, blocks) = findings::find(&name, &experiment, &runs)?;
+        let minutes = format!("{:.1}", runs.seconds() / 60.0);
+        let made = runs.made();
+        let shown = if experiment.arms_of.is_some() { "those of another".to_owned() } else { made.to_string() };
+        summary.push(vec![name.clone(), experiment.claim.clone(), outcome.name().to_owned(), shown, minutes]);
+        objects.push(json!({"experiment": name, "outcome": outcome.name(), "runs": made, "missing": runs.missing()}));
+        bodies.push(Block::Heading(format!("{name}: {}", experiment.title)));
+        bodies.push(Block::Text(format!("**Claim.** {}", experiment.claim)));
+        bodies.push(Block::Text(format!("**Supported if.** {}", experiment.supports)));
+        if runs.missing() > 0 && outcome != Outcome::Missing {
+            bodies.push(Block::Text(format!("**Runs that are missing.** {}", runs.missing())));
+        }
+        bodies.extend(blocks);
+        bodies.push(Block::Text(format!("**Outcome.** {}", outcome.sentence())));
+    }
+    page.add(Block::Text(
+        "Made by `leeway report` from the files in `experiments/` and the lines in `experiments/results/`. What would support a \
+         claim was written there before the first run; an outcome follows from it by rule. Differences are paired by seed, \
+         with 95% intervals by Student's t; better is positive."
+            .to_owned(),
+    ));
+    page.add(Block::Table(summary));
+    bodies.into_iter().for_each(|block| page.add(block));
+    let stem = args.out.file_stem().and_then(|stem| stem.to_str()).unwrap_or("results").to_owned();
+    let beside = args.out.parent().map(PathBuf::from).unwrap_or_default();
+    let write = |path: PathBuf, text: &str| -> Result<(), Failure> {
+        write_whole(&path, text.as_bytes()).map_err(|e| format!("{}: {e}", path.display()).into())
+    };
+    std::fs::create_dir_all(beside.join("pictures")).map_err(|e| format!("{}: {e}", beside.display()))?;
+    for (picture, svg) in page.pictures() {
+        write(beside.join("pictures").join(format!("{stem}-{picture}.svg")), svg)?;
+    }
+    write(args.out.clone(), &page.markdown(&stem))?;
+    let html = args.out.with_extension("html");
+    write(html.clone(), &page.html())?;
+    if !global.json {
+        super::print(format_args!("{}, {}\n", args.out.display(), html.display()))?;
+    }
+    global.print_json(&json!({"experiments": objects, "markdown": args.out, "html": html}))?;
+    Ok(ExitCode::SUCCESS)
+}

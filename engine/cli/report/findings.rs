@@ -1,0 +1,317 @@
+//! What an experiment's runs say, by the rules of its file.
+
+use budget::certificate::{Certificate, Kind};
+use budget::ladder::{Asked, Differences};
+use budget::stats::{median_interval, rank_correlation};
+
+use super::super::Failure;
+use super::super::experiment::analysis::{Analysis, Expect, Outcome as Is, Paired, Quality};
+use super::super::experiment::file::Experiment;
+use super::super::experiment::results::Line;
+use super::admission;
+use super::page::Block;
+use super::runs::Runs;
+use super::scatter::{self, Dot};
+
+/// What became of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Supported,
+    NotSupported,
+    /// The conditions under which the runs mean anything do not hold.
+    Void,
+    /// Runs are missing.
+    Missing,
+}
+
+impl Outcome {
+    pub fn name(self) -> &'static str {
+        match self {
+            Outcome::Supported => "supported",
+            Outcome::NotSupported => "not supported",
+            Outcome::Void => "void",
+            Outcome::Missing => "not run",
+        }
+    }
+
+    pub fn sentence(self) -> &'static str {
+        match self {
+            Outcome::Supported => "Supported at this size: everything that was asked for came out.",
+            Outcome::NotSupported => "Not supported at this size: not everything that was asked for came out.",
+            Outcome::Void => "Void: the conditions under which it would mean anything do not hold.",
+            Outcome::Missing => "Not run, or not far enough to say anything.",
+        }
+    }
+
+    pub fn of(all: bool) -> Outcome {
+        if all { Outcome::Supported } else { Outcome::NotSupported }
+    }
+}
+
+pub fn find(name: &str, experiment: &Experiment, runs: &Runs) -> Result<(Outcome, Vec<Block>), Failure> {
+    Ok(match &experiment.analysis {
+        Analysis::Paired(paired) => self::paired(experiment, runs, paired),
+        Analysis::Numbers { columns, expect } => numbers(experiment, runs, columns, expect),
+        Analysis::Ladder { certificate, rungs } => return ladder(certificate, *rungs),
+        Analysis::OneScale { quality } => one_scale(name, experiment, runs, quality)?,
+        Analysis::Admission { quality } => admission::find(name, experiment, runs, quality)?,
+        Analysis::TimeToQuality { .. } => time_to_quality(&experiment.analysis, runs),
+    })
+}
+
+pub fn interval(d: &Differences) -> String {
+    format!("{:+.4} ({:+.4} to {:+.4})", d.mean, d.ci95.low, d.ci95.high)
+}
+
+fn dash(x: Option<f64>) -> String {
+    x.map_or("-".to_owned(), |x| if x == 0.0 || x.abs() >= 1e-3 { format!("{x:.4}") } else { format!("{x:.2e}") })
+}
+
+/// One row an arm: seeds, numbers, difference from the baseline.
+fn arms(experiment: &Experiment, runs: &Runs, quality: Option<&Quality>, columns: &[String]) -> Vec<Vec<String>> {
+    let mut heading = vec!["arm".to_owned(), "runs".to_owned()];
+    heading.extend(quality.map(|q| q.metric.clone()));
+    heading.extend(columns.iter().cloned());
+    heading.extend(quality.map(|q| format!("better than {}", q.baseline)));
+    let mut rows = vec![heading];
+    for arm in &experiment.arms {
+        let mut row = vec![arm.name.clone(), runs.of(&arm.name).count().to_string()];
+        row.extend(quality.map(|q| dash(runs.mean(&arm.name, &q.metric))));
+        row.extend(columns.iter().map(|column| dash(runs.mean(&arm.name, column))));
+        row.extend(quality.map(|q| {
+            let d = runs.difference(q, &arm.name, &q.baseline).filter(|_| arm.name != q.baseline);
+            d.map_or("-".to_owned(), |d| interval(&d))
+        }));
+        rows.push(row);
+    }
+    rows
+}
+
+fn paired(experiment: &Experiment, runs: &Runs, paired: &Paired) -> (Outcome, Vec<Block>) {
+    let quality = &paired.quality;
+    let (mut items, mut all) = (Vec::new(), true);
+    for expect in &paired.expect {
+        let than = expect.than.as_ref().unwrap_or(&quality.baseline);
+        let held = match (expect.is, expect.value) {
+            (Is::AtLeast | Is::AtMost, _) => bound(runs, expect),
+            _ => runs.difference(quality, &expect.arm, than).map(|d| {
+                let held = match expect.is {
+                    Is::Better => d.ci95.low > 0.0,
+                    Is::NotBetter => d.ci95.low <= 0.0,
+                    Is::Worse => d.ci95.high < 0.0,
+                    _ => d.lower95 > -quality.margin,
+                };
+                let word = match expect.is {
+                    Is::Better => "better than",
+                    Is::NotBetter => "not better than",
+                    Is::Worse => "worse than",
+                    _ => "within the margin of",
+                };
+                (held, format!("`{}` {word} `{than}`: {}", expect.arm, interval(&d)))
+            }),
+        };
+        let Some((held, words)) = held else { return (Outcome::Missing, Vec::new()) };
+        all &= held;
+        items.push(format!("{}: {words}", if held { "yes" } else { "no" }));
+    }
+    let table = arms(experiment, runs, Some(quality), &paired.columns);
+    (Outcome::of(all), vec![Block::Table(table), Block::List(items)])
+}
+
+fn bound(runs: &Runs, expect: &Expect) -> Option<(bool, String)> {
+    let (key, value) = (expect.key.as_deref()?, expect.value?);
+    let mean = runs.mean(&expect.arm, key)?;
+    let (held, word) = match expect.is {
+        Is::AtLeast => (mean >= value, "at least"),
+        _ => (mean <= value, "at most"),
+    };
+    Some((held, format!("`{key}` of `{}` {word} {value}: {}", expect.arm, dash(Some(mean)))))
+}
+
+fn numbers(experiment: &Experiment, runs: &Runs, columns: &[String], expect: &[Expect]) -> (Outcome, Vec<Block>) {
+    let (mut items, mut all) = (Vec::new(), true);
+    for expect in expect {
+        let Some((held, words)) = bound(runs, expect) else { return (Outcome::Missing, Vec::new()) };
+        all &= held;
+        items.push(format!("{}: {words}", if held { "yes" } else { "no" }));
+    }
+    (Outcome::of(all), vec![Block::Table(arms(experiment, runs, None, columns)), Block::List(items)])
+}
+
+fn ladder(path: &std::path::Path, wanted: usize) -> Result<(Outcome, Vec<Block>), Failure> {
+    let Ok(text) = std::fs::read_to_string(path) else { return Ok((Outcome::Missing, Vec::new())) };
+    let certificate = Certificate::parse(&text, &path.display().to_string())?;
+    let mut blocks = Vec::new();
+    let mut supported = false;
+    for family in &certificate.families {
+        let kind = match family.family {
+            Kind::Coherent => "coherent",
+            Kind::ZeroMean => "zero-mean",
+        };
+        let mut rows = vec![vec![
+            format!("{kind}, target D"),
+            "D".into(),
+            "better than without".into(),
+            "within the margin".into(),
+        ]];
+        for rung in &family.rungs {
+            let asked = match rung.asked {
+                Asked::Pass => "yes",
+                Asked::Fail => "not shown",
+                Asked::NotAsked => "not asked",
+            };
+            rows.push(vec![
+                rung.target_nats.to_string(),
+                format!("{:.4}", rung.d_nats),
+                interval(&rung.difference),
+                asked.to_owned(),
+            ]);
+        }
+        blocks.push(Block::Table(rows));
+        let passed = family.rungs.iter().take_while(|rung| rung.asked == Asked::Pass).count();
+        let falls = family.rungs.iter().any(|rung| rung.difference.ci95.high < 0.0 && rung.asked != Asked::Pass);
+        let fits = family.fits.map(|fits| (fits.constant.aic, fits.line.aic, fits.hinge.map(|hinge| hinge.fit.aic)));
+        let hinge = fits.is_some_and(|(constant, line, hinge)| hinge.is_some_and(|h| h < constant && h < line));
+        let shown = fits.map_or("too few runs for any".to_owned(), |(constant, line, hinge)| {
+            format!("constant {constant:.1}, line {line:.1}, hinge {}", dash_one(hinge))
+        });
+        let budget = format!(
+            "{kind}: budget {:.3} nats per token, lower limit {:.3}{}; Akaike's criterion: {shown}",
+            family.budget_nats,
+            family.lower_nats,
+            if family.at_least { ", at least" } else { "" }
+        );
+        let yes = |held: bool| if held { "yes" } else { "no" };
+        blocks.push(Block::List(vec![
+            budget,
+            format!("{}: {passed} rungs in a row pass, {wanted} asked for", yes(passed >= wanted)),
+            format!("{}: a later rung is worse beyond doubt", yes(falls)),
+            format!("{}: the hinge explains the runs best", yes(hinge)),
+        ]));
+        supported |= family.family == Kind::Coherent && passed >= wanted && falls && hinge;
+    }
+    let picture = path.with_file_name("dose_response.svg");
+    if let (Ok(svg), Some(name)) = (std::fs::read_to_string(picture), path.parent().and_then(|p| p.file_name())) {
+        blocks.push(Block::Picture(name.to_string_lossy().into_owned(), "Final quality by mismatch".into(), svg));
+    }
+    blocks.push(Block::Text(format!(
+        "{} runs; margin {} in the unit of the metric; student `{}`, teacher `{}`.",
+        certificate.runs,
+        certificate.margin,
+        &certificate.student[..12],
+        &certificate.teacher[..12]
+    )));
+    Ok((Outcome::of(supported), blocks))
+}
+
+fn dash_one(x: Option<f64>) -> String {
+    x.map_or("none".to_owned(), |x| format!("{x:.1}"))
+}
+
+/// D, loss of quality and kind of every arm that has them, but for the baseline.
+pub fn dots(experiment: &Experiment, runs: &Runs, quality: &Quality) -> Vec<Dot> {
+    let arms = experiment.arms.iter().filter(|arm| arm.name != quality.baseline);
+    arms.filter_map(|arm| {
+        let d = runs.difference(quality, &arm.name, &quality.baseline)?;
+        let nats = runs.mean(&arm.name, "mismatch_nats")?;
+        Some(Dot { arm: arm.name.clone(), group: arm.group.clone(), nats, worse: -d.mean, half: d.ci95.width() / 2.0 })
+    })
+    .collect()
+}
+
+/// Whether a common curve in ln D, a straight line from its least-squares knee on, explains more than kinds of sources do.
+fn one_scale(
+    name: &str,
+    experiment: &Experiment,
+    runs: &Runs,
+    quality: &Quality,
+) -> Result<(Outcome, Vec<Block>), Failure> {
+    let dots = dots(experiment, runs, quality);
+    let pairs: Vec<(f64, f64)> = dots.iter().map(|dot| (dot.nats, dot.worse)).collect();
+    let Some(rank) = rank_correlation(&pairs).filter(|_| pairs.len() >= 8) else {
+        return Ok((Outcome::Missing, Vec::new()));
+    };
+    let curve = scatter::curve(&pairs);
+    #[allow(clippy::cast_precision_loss)] // counts
+    let n = pairs.len() as f64;
+    let mean = pairs.iter().map(|p| p.1).sum::<f64>() / n;
+    let explained = pairs.iter().map(|p| (curve.at(p.0) - mean).powi(2)).sum::<f64>() / n;
+    let mut groups: std::collections::BTreeMap<&str, Vec<f64>> = std::collections::BTreeMap::new();
+    for dot in &dots {
+        groups.entry(&dot.group).or_default().push(dot.worse - curve.at(dot.nats));
+    }
+    let mut rows = vec![["source", "arms", "mean of what the curve leaves"].map(str::to_owned).to_vec()];
+    let mut between = 0.0;
+    for (group, rest) in &groups {
+        #[allow(clippy::cast_precision_loss)] // counts
+        let count = rest.len() as f64;
+        let mean = rest.iter().sum::<f64>() / count;
+        between += count * mean * mean / n;
+        rows.push(vec![(*group).to_owned(), rest.len().to_string(), format!("{mean:+.4}")]);
+    }
+    let (ranked, common) = (rank >= 0.7, between < explained);
+    let yes = |held: bool| if held { "yes" } else { "no" };
+    let items = vec![
+        format!("{}: rank correlation of D with the loss of quality at least 0.7: {rank:.2}", yes(ranked)),
+        format!("{}: variance between sources, {between:.2e}, below that of the curve, {explained:.2e}", yes(common)),
+    ];
+    let picture = scatter::draw(&dots, quality.margin, Some(&curve))?;
+    let words = "Loss of quality by mismatch, a colour a source".to_owned();
+    let blocks = vec![Block::Table(rows), Block::List(items), Block::Picture(name.to_owned(), words, picture)];
+    Ok((Outcome::of(ranked && common), blocks))
+}
+
+fn time_to_quality(analysis: &Analysis, runs: &Runs) -> (Outcome, Vec<Block>) {
+    let Analysis::TimeToQuality { baseline, arm, share, window, ratio, accuracy, flop } = analysis else {
+        unreachable!("called for no other");
+    };
+    let at = |line: &Line, goal: f64| reach(line, goal, *window, *accuracy, *flop);
+    let (mut rows, mut ratios) =
+        (vec![vec!["seed".to_owned(), baseline.clone(), arm.clone(), "ratio".to_owned()]], Vec::new());
+    for line in runs.of(baseline) {
+        let Some(other) = runs.of(arm).find(|other| other.seed == line.seed) else { continue };
+        let smooth = smoothed(line, *window, *accuracy);
+        let (Some(first), Some(last)) = (smooth.first().map(|p| p.0), smooth.last().map(|p| p.0)) else { continue };
+        let goal = first + share * (last - first);
+        let (own, its) = (at(line, goal), at(other, goal));
+        // A run that never gets there counts as infinitely late.
+        let by = own / its;
+        ratios.push(by);
+        let show = |x: f64| if x.is_finite() { format!("{x:.3e}") } else { "never".to_owned() };
+        rows.push(vec![line.seed.to_string(), show(own), show(its), format!("{by:.2}")]);
+    }
+    let Some(median) = median_interval(&ratios).filter(|m| m.n >= 5) else { return (Outcome::Missing, Vec::new()) };
+    let held = median.median >= *ratio;
+    let items = vec![format!(
+        "{}: `{arm}` at least {ratio} times sooner than `{baseline}`: {:.2} ({:.2} to {:.2}, confidence {:.0}%)",
+        if held { "yes" } else { "no" },
+        median.median,
+        median.interval.low,
+        median.interval.high,
+        100.0 * median.confidence
+    )];
+    (Outcome::of(held), vec![Block::Table(rows), Block::List(items)])
+}
+
+/// Quality, more being better, averaged over `window` evaluations, with seconds and operations until the last of them.
+fn smoothed(line: &Line, window: usize, accuracy: bool) -> Vec<(f64, f64, f64)> {
+    let number = |value: &serde_json::Value, at: usize| value[at].as_f64().unwrap_or(f64::NAN);
+    let point = |value: &serde_json::Value| {
+        let quality = if accuracy { number(value, 1) } else { -number(value, 2) };
+        (quality, number(value, 3), number(value, 4))
+    };
+    let points: Vec<(f64, f64, f64)> = line.curve.iter().map(point).collect();
+    #[allow(clippy::cast_precision_loss)] // a few evaluations
+    let mean = |part: &[(f64, f64, f64)]| part.iter().map(|p| p.0).sum::<f64>() / part.len() as f64;
+    (0..points.len())
+        .map(|i| {
+            let part = &points[(i + 1).saturating_sub(window.max(1))..=i];
+            (mean(part), points[i].1, points[i].2)
+        })
+        .collect()
+}
+
+fn reach(line: &Line, goal: f64, window: usize, accuracy: bool, flop: bool) -> f64 {
+    let reached = smoothed(line, window, accuracy).into_iter().find(|p| p.0 >= goal);
+    reached.map_or(f64::INFINITY, |p| if flop { p.2 } else { p.1 })
+}

@@ -1,0 +1,96 @@
+//! The runs of an experiment that are there, by arm and seed.
+
+use std::collections::BTreeMap;
+
+use budget::ladder::{Differences, differences};
+
+use super::super::Failure;
+use super::super::experiment::analysis::Quality;
+use super::super::experiment::file::{Experiment, Folder};
+use super::super::experiment::results::{self, Line};
+
+/// Lines by arm, command and seed.
+pub struct Runs {
+    lines: BTreeMap<(String, String, u64), Line>,
+    wanted: usize,
+}
+
+impl Runs {
+    pub fn read(name: &str, experiment: &Experiment, folder: &Folder) -> Result<Runs, Failure> {
+        let file = folder.results(experiment.arms_of.as_deref().unwrap_or(name));
+        let asked = |line: &Line| {
+            let arm = experiment.arms.iter().find(|arm| arm.name == line.arm);
+            arm.is_some_and(|arm| line.command == "admit" || experiment.seeds_of(arm).contains(&line.seed))
+        };
+        let lines = results::read(&file)?.into_iter().filter(asked);
+        let lines = lines.map(|line| ((line.arm.clone(), line.command.clone(), line.seed), line)).collect();
+        let wanted = experiment.arms.iter().map(|arm| experiment.seeds_of(arm).count()).sum();
+        Ok(Runs { lines, wanted })
+    }
+
+    /// Runs that are there, but for checks of admission.
+    pub fn made(&self) -> usize {
+        self.lines.keys().filter(|(_, command, _)| command != "admit").count()
+    }
+
+    pub fn missing(&self) -> usize {
+        self.wanted.saturating_sub(self.made())
+    }
+
+    pub fn seconds(&self) -> f64 {
+        self.lines.values().map(|line| line.wall_s).sum()
+    }
+
+    /// The runs of an arm, by seed.
+    pub fn of<'a>(&'a self, arm: &'a str) -> impl Iterator<Item = &'a Line> {
+        let own = move |(key, _): &(&(String, String, u64), &Line)| key.0 == arm && key.1 != "admit";
+        self.lines.iter().filter(own).map(|(_, line)| line)
+    }
+
+    /// The check of an arm.
+    pub fn admission(&self, arm: &str) -> Option<&Line> {
+        self.lines.iter().find(|(key, _)| key.0 == arm && key.1 == "admit").map(|(_, line)| line)
+    }
+
+    /// The mean of a number over an arm's seeds; none where a run lacks it.
+    pub fn mean(&self, arm: &str, column: &str) -> Option<f64> {
+        let values: Option<Vec<f64>> = self.of(arm).map(|line| number(line, column)).collect();
+        values.filter(|values| !values.is_empty()).map(|values| mean(&values))
+    }
+
+    /// How much better `arm` is than `than`, by seed; none with fewer than two pairs.
+    pub fn difference(&self, quality: &Quality, arm: &str, than: &str) -> Option<Differences> {
+        let sign = if quality.less_is_better { -1.0 } else { 1.0 };
+        let of = |line: &Line| number(line, &quality.metric);
+        let pairs: Vec<f64> = self
+            .of(arm)
+            .filter_map(|line| {
+                let other = self.of(than).find(|other| other.seed == line.seed)?;
+                Some(sign * (of(line)? - of(other)?))
+            })
+            .collect();
+        (pairs.len() >= 2).then(|| differences(&pairs))
+    }
+}
+
+#[allow(clippy::cast_precision_loss)] // counts
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+/// A number of a run: a key of its result, `a/b` within; `gain`, accuracy after less before; `series:KEY`, the mean over
+/// updates; `last:KEY`, the last of them.
+pub fn number(line: &Line, column: &str) -> Option<f64> {
+    let series = |key: &str| -> Option<Vec<f64>> {
+        let values: Vec<f64> = line.series.get(key)?.iter().filter_map(serde_json::Value::as_f64).collect();
+        (!values.is_empty()).then_some(values)
+    };
+    match column.split_once(':') {
+        Some(("series", key)) => series(key).map(|values| mean(&values)),
+        Some(("last", key)) => series(key)?.last().copied(),
+        _ if column == "gain" => {
+            Some(line.result["accuracy_after"].as_f64()? - line.result["accuracy_before"].as_f64()?)
+        }
+        _ => line.result.pointer(&format!("/{column}"))?.as_f64(),
+    }
+}
