@@ -26,8 +26,11 @@ pub enum Analysis {
     Numbers {
         /// Which are shown.
         columns: Vec<String>,
-        /// What must hold, all of it: `at-least` and `at-most`.
+        /// What must hold: `at-least` and `at-most`.
         expect: Vec<Expect>,
+        /// Whether one of them is enough.
+        #[serde(default)]
+        any: bool,
     },
     /// Verdicts against what training did.
     Admission {

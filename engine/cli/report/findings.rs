@@ -51,7 +51,7 @@ impl Outcome {
 pub fn find(name: &str, experiment: &Experiment, runs: &Runs) -> Result<(Outcome, Vec<Block>), Failure> {
     Ok(match &experiment.analysis {
         Analysis::Paired(paired) => self::paired(experiment, runs, paired),
-        Analysis::Numbers { columns, expect } => numbers(experiment, runs, columns, expect),
+        Analysis::Numbers { columns, expect, any } => numbers(experiment, runs, columns, expect, *any),
         Analysis::Ladder { certificate, rungs } => return ladder(certificate, *rungs),
         Analysis::OneScale { quality } => one_scale(name, experiment, runs, quality)?,
         Analysis::Admission { quality } => admission::find(name, experiment, runs, quality)?,
@@ -128,13 +128,20 @@ fn bound(runs: &Runs, expect: &Expect) -> Option<(bool, String)> {
     Some((held, format!("`{key}` of `{}` {word} {value}: {}", expect.arm, dash(Some(mean)))))
 }
 
-fn numbers(experiment: &Experiment, runs: &Runs, columns: &[String], expect: &[Expect]) -> (Outcome, Vec<Block>) {
-    let (mut items, mut all) = (Vec::new(), true);
+fn numbers(
+    experiment: &Experiment,
+    runs: &Runs,
+    columns: &[String],
+    expect: &[Expect],
+    any: bool,
+) -> (Outcome, Vec<Block>) {
+    let (mut items, mut held_all) = (Vec::new(), Vec::new());
     for expect in expect {
         let Some((held, words)) = bound(runs, expect) else { return (Outcome::Missing, Vec::new()) };
-        all &= held;
+        held_all.push(held);
         items.push(format!("{}: {words}", if held { "yes" } else { "no" }));
     }
+    let all = if any { held_all.contains(&true) } else { !held_all.contains(&false) };
     (Outcome::of(all), vec![Block::Table(arms(experiment, runs, None, columns)), Block::List(items)])
 }
 

@@ -38,7 +38,7 @@ impl Runs {
     }
 
     pub fn seconds(&self) -> f64 {
-        self.lines.values().map(|line| line.wall_s).sum()
+        self.lines.values().fold(0.0, |sum, line| sum + line.wall_s)
     }
 
     /// The runs of an arm, by seed.
