@@ -305,3 +305,21 @@ fn other_prompts_are_another_run() {
     train(&file, &["--resume", "--set", "updates=4"]);
     assert_eq!(updates(&out).len(), 4);
 }
+
+#[test]
+fn with_a_decay_the_length_belongs_to_the_run() {
+    let root = tempfile::tempdir().expect("a temporary folder");
+    models(root.path());
+    let (file, out) = (root.path().join("run.toml"), root.path().join("run"));
+    let text = format!(
+        "student = \"student\"\nteacher = \"teacher\"\nout = {out:?}\nupdates = 6\n[task]\nname = \"copy\"\n[rollout]\nn = 1\n\
+         [train]\nbatch = 2\nlr = 0.5e-3\nwarmup = 2\ndecay = 3\n[eval]\nproblems = 2\nevery = 0\n"
+    );
+    std::fs::write(&file, text).expect("written");
+    train(&file, &[]);
+    let rates: Vec<f64> = updates(&out).iter().map(|line| line["lr"].as_f64().expect("a number") * 2e3).collect();
+    let expected = [0.5, 1.0, 1.0, 0.75, 0.5, 0.25];
+    assert!(rates.iter().zip(expected).all(|(got, want)| (got - want).abs() < 1e-6), "{rates:?}");
+    let error = refused(&file, &["--resume", "--set", "updates=8"]);
+    assert!(error.contains("`updates`"), "{error}");
+}

@@ -74,6 +74,9 @@ pub struct Settings {
     pub lr: f64,
     /// Updates over which it rises.
     pub warmup: u64,
+    /// Last updates, over which it falls.
+    #[serde(default)]
+    pub decay: u64,
     /// Largest norm of the gradient; null for none.
     pub clip: Option<f64>,
     /// Precision of training: `bf16` or `f32`.

@@ -17,6 +17,7 @@ use crate::master::Master;
 use crate::sequences::{Micro, Row, micro_batches};
 use crate::source::Source;
 use crate::tasks::{EOS, Split, TaskSpec, VOCAB_LEN};
+use crate::train::Rate;
 
 /// Tokens of a micro-batch.
 const MICRO_TOKENS: usize = 4096;
@@ -167,10 +168,8 @@ impl Pretrainer {
 
     fn lr(&self, update: u64) -> f32 {
         let s = &self.settings;
-        if update < s.warmup || !s.decay {
-            return crate::train::warm_up(s.lr, s.warmup, update);
-        }
-        s.lr * (s.updates + 1).saturating_sub(update) as f32 / (s.updates + 1 - s.warmup.min(s.updates)) as f32
+        let decay = if s.decay { s.updates.saturating_sub(s.warmup) } else { 0 };
+        Rate { warmup: s.warmup, decay, updates: s.updates }.at(s.lr, update)
     }
 
     /// Greedy accuracy on held-out problems.

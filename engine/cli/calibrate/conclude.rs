@@ -26,6 +26,7 @@ pub fn settings(config: &Config, origin: &Origin) -> Settings {
         batch: config.train.batch.into(),
         lr: config.train.lr,
         warmup: config.train.warmup.into(),
+        decay: config.train.decay.into(),
         clip: Some(config.train.clip).filter(|clip| clip.is_finite()),
         precision: match config.train.precision {
             Precision::Bf16 => "bf16".to_owned(),

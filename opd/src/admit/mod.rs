@@ -70,6 +70,7 @@ pub fn pilot_updates(config: &Config) -> u32 {
 fn pilot_config(config: &Config, updates: u32) -> Config {
     let mut pilot = config.clone();
     pilot.updates = updates;
+    pilot.train.decay = 0; // the beginning of a longer run
     pilot.schedule = Schedule::Sync;
     (pilot.rollout.staleness_max, pilot.rollout.in_flight) = (0, InFlight::Drain);
     pilot.noise = pilot.noise.filter(|noise| noise.kind != NoiseKind::Staleness);

@@ -81,6 +81,8 @@ impl Config {
         need("rollout.max_tokens", rollout.max_tokens, rollout.max_tokens > 0, "at least 1")?;
         self.check_schedule()?;
         need("train.lr", train.lr, positive(train.lr), "more than 0 and finite")?;
+        let apart = u64::from(train.warmup) + u64::from(train.decay) <= u64::from(self.updates.max(train.warmup));
+        need("train.decay", train.decay, apart, "at most the updates after the warm-up")?;
         need("train.clip", train.clip, train.clip > 0.0, "more than 0; inf for no clipping")?;
         need("train.batch", train.batch, train.batch > 0, "at least 1")?;
         let fits = train.batch.checked_mul(rollout.n).is_some();

@@ -40,6 +40,7 @@ impl Default for Train {
             precision: Precision::Bf16,
             lr: 1e-4,
             warmup: 10,
+            decay: 0,
             clip: 1.0,
             batch: 64,
             weight_decay: 0.01,

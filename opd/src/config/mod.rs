@@ -48,6 +48,7 @@
 //! precision = "bf16"              # f32
 //! lr = 1e-4
 //! warmup = 10                     # updates
+//! decay = 0                       # last updates, over which the rate falls
 //! clip = 1.0                      # the gradient's norm; inf for none
 //! batch = 64                      # prompts per update: batch * n sequences
 //! weight_decay = 0.01
@@ -262,7 +263,7 @@ pub enum InFlight {
     Recompute,
 }
 
-/// How the student is updated: AdamW with a linear warm-up, then a constant rate.
+/// How the student is updated: AdamW with a linear warm-up, a constant rate, and a linear decay at the end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Train {
@@ -272,6 +273,8 @@ pub struct Train {
     pub lr: f64,
     /// Updates over which the rate rises.
     pub warmup: u32,
+    /// Last updates of the run, over which the rate falls to nothing; 0 keeps it constant.
+    pub decay: u32,
     /// The largest norm of the whole gradient; infinite for none.
     pub clip: f64,
     /// Prompts per update; each has `rollout.n` sequences.

@@ -158,6 +158,10 @@ fn errors_name_place_key_and_remedy() {
         (with("[train]\nbatch = [1]"), "run.toml:6: `train.batch` is a list; it must be a whole number"),
         (with("[train]\nlr = 0"), "run.toml:6: `train.lr` is 0; it must be more than 0 and finite"),
         (with("[train]\nlr = nan"), "run.toml:6: `train.lr` is NaN; it must be more than 0 and finite"),
+        (
+            with("[train]\ndecay = 191"),
+            "run.toml:6: `train.decay` is 191; it must be at most the updates after the warm-up",
+        ),
         (with("[train]\nclip = -0.0"), "run.toml:6: `train.clip` is -0; it must be more than 0; inf for no clipping"),
         (with("[train]\nbeta2 = 1.0"), "run.toml:6: `train.beta2` is 1; it must be at least 0 and less than 1"),
         (with("[train]\nweight_decay = -1"), "run.toml:6: `train.weight_decay` is -1; it must be at least 0"),

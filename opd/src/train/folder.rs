@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use super::save::SaveError;
 use crate::config::Config;
 
-/// Keys that a resumed run may change: how far it goes and how it is watched, not what is computed on the way.
+/// Keys that a resumed run may change: how far it goes and how it is watched, not what is computed on the way. (With a decay of
+/// the learning rate, how far it goes is part of what is computed.)
 const FREE: [&str; 6] = ["updates", "eval", "checkpoint", "dynamics", "wait_s", "out"];
 
 fn holds_run(out: &Path) -> bool {
@@ -92,7 +93,8 @@ pub(super) fn check_same(config: &Config) -> Result<(), SaveError> {
     let table =
         |config: &Config| -> toml::Table { config.to_toml().parse().expect("a resolved configuration is TOML") };
     let (before, now) = (table(&before), table(config));
-    for key in before.keys().chain(now.keys()).filter(|key| !FREE.contains(&key.as_str())) {
+    let free = |key: &str| FREE.contains(&key) && (key != "updates" || config.train.decay == 0);
+    for key in before.keys().chain(now.keys()).filter(|key| !free(key)) {
         match (before.get(key), now.get(key)) {
             (Some(toml::Value::Table(a)), Some(toml::Value::Table(b))) => {
                 if let Some(inner) = a.keys().chain(b.keys()).find(|inner| a.get(*inner) != b.get(*inner)) {

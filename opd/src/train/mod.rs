@@ -21,6 +21,7 @@ mod open;
 mod past;
 mod policy;
 mod probe;
+mod rate;
 mod report;
 mod save;
 mod teacher;
@@ -55,6 +56,7 @@ pub use folder::{FolderLock, hold, model_inside, prepare};
 pub use noise::NoiseReport;
 pub use open::{OpenError, fits_cuda};
 pub use probe::{Aged, Probe, Probed};
+pub use rate::Rate;
 pub use report::{AgeReport, BySource, EvalReport, Summary, TargetReport, UpdateReport};
 pub use save::SaveError;
 use teacher::Teacher;
@@ -362,7 +364,10 @@ impl Trainer {
     }
 
     fn lr(&self, update: u64) -> f32 {
-        warm_up(narrow(self.config.train.lr), u64::from(self.config.train.warmup), update)
+        let train = &self.config.train;
+        let shape =
+            Rate { warmup: train.warmup.into(), decay: train.decay.into(), updates: self.config.updates.into() };
+        shape.at(narrow(train.lr), update)
     }
 
     /// Every logprob that the identity rollout reported of the version that is trained is the trainer's own, bit for bit.
@@ -493,11 +498,4 @@ fn first_other(
 #[allow(clippy::cast_possible_truncation)] // rounding to f32 is meant
 fn narrow(x: f64) -> f32 {
     x as f32
-}
-
-/// Linear warm-up over `warmup` updates, then constant.
-#[must_use]
-#[allow(clippy::cast_precision_loss)] // update counts
-pub fn warm_up(lr: f32, warmup: u64, update: u64) -> f32 {
-    if update >= warmup { lr } else { lr * update as f32 / warmup as f32 }
 }
