@@ -154,7 +154,8 @@ fn every_key(value: &Value, into: &mut BTreeSet<String>) {
 #[test]
 fn every_key_of_a_run_file_is_documented() {
     let text = documentation();
-    let config = Config::load(&fixture("run.toml"), &[]).unwrap_or_else(|e| panic!("{e}"));
+    let config = Config::load(&fixture("run.toml"), &["budget=certificate.json".into()]);
+    let config = config.unwrap_or_else(|e| panic!("{e}"));
     let table: toml::Table = config.to_toml().parse().expect("its own output is TOML");
     for (name, value) in &table {
         match value {

@@ -3,7 +3,7 @@
 mod repair;
 mod screen;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -12,6 +12,7 @@ use budget::certificate::{Certificate, Kind};
 use budget::drift::paired_difference;
 use budget::mismatch::{Cluster, RatioEstimate};
 use clap::Args;
+use engine::engine::Device;
 use opd::admit::{Pilot, age_max, pilot_updates};
 use opd::clock::Stopwatch;
 use opd::config::{Config, NoiseDraw, NoiseKind};
@@ -22,6 +23,8 @@ use serde_json::{Value, json};
 use super::calibrate::settings;
 use super::{Failure, Global};
 
+/// Most prompts that are sampled before it is called gray, unless told.
+pub const PROMPTS: u32 = 256;
 /// Prompts of the first look; every further look has twice as many.
 const FIRST: u32 = 16;
 /// Updates of the run by which the cost of a check is told beside the run's own.
@@ -41,7 +44,7 @@ pub struct AdmitArgs {
     #[arg(long, value_name = "N")]
     pilot: Option<u32>,
     /// Most prompts that are sampled before it is called gray.
-    #[arg(long, value_name = "N", default_value_t = 256)]
+    #[arg(long, value_name = "N", default_value_t = PROMPTS)]
     prompts: u32,
 }
 
@@ -61,82 +64,139 @@ struct Outcome {
 }
 
 pub fn run(args: &AdmitArgs, global: &Global) -> Result<ExitCode, Failure> {
-    let watch = Stopwatch::start();
-    let name = args.certificate.display().to_string();
-    let text = std::fs::read_to_string(&args.certificate).map_err(|e| format!("{name}: {e}"))?;
-    let certificate = Certificate::parse(&text, &name)?;
+    let certificate = Judge::open(&args.certificate)?;
     let config = Config::load(&args.file, &args.set)?;
     if args.prompts < FIRST {
         return Err(format!("--prompts is {}; at least {FIRST} are needed to tell anything", args.prompts).into());
     }
-    let (family, limits) = limits(&certificate, &config, &name)?;
     let device = global.device(|| opd::train::fits_cuda(&config))?;
-    let updates = args.pilot.unwrap_or_else(|| pilot_updates(&config));
-    let bar = global.bar(updates.into(), "updates");
-    bar.set_message("pilot");
-    let mut pilot = Pilot::run(&config, device, updates, &mut || bar.inc(1))?;
-    bar.finish_and_clear();
-    let origin = pilot.trainer.origin();
-    refuse_other(&certificate, &config, &origin, &name)?;
+    let checked = certificate.check(&config, device, args.pilot, args.prompts, global)?;
+    checked.print(global)?;
+    Ok(checked.status())
+}
 
-    let mut probed = Probed::default();
-    let most = pilot.trainer.fresh_prompts().map_or(u64::from(args.prompts), |n| n.min(args.prompts as usize) as u64);
-    let looks = looks(most);
-    let bar = global.bar(most, "prompts");
-    bar.set_message("rollouts");
-    let mut told = None;
-    for &prompts in &looks {
-        let there = probed.d.len() as u64;
-        let more = pilot.trainer.probe_rollouts(&mut pilot.probe, there..prompts)?;
-        probed.extend(more);
-        bar.set_position(prompts);
-        let evidence = evidence(&probed, looks.len(), config.seed)?;
-        let decision = admission::decide(&evidence, &limits);
-        let decided = decision.verdict != Verdict::Gray;
-        told = Some((evidence, decision));
-        if decided {
-            break;
+/// A certificate that configurations are held to.
+pub struct Judge {
+    certificate: Certificate,
+    /// As it was given.
+    name: String,
+}
+
+/// A configuration that was judged.
+pub struct Checked {
+    judge: Judge,
+    config: Config,
+    origin: Origin,
+    outcome: Outcome,
+}
+
+impl Judge {
+    pub fn open(path: &Path) -> Result<Judge, Failure> {
+        let name = path.display().to_string();
+        let text = std::fs::read_to_string(path).map_err(|e| format!("{name}: {e}"))?;
+        let certificate = Certificate::parse(&text, &name)?;
+        Ok(Judge { certificate, name })
+    }
+
+    /// Judges a configuration by a pilot of `pilot` updates and at most `prompts` prompts. Nothing of the pilot is left when it
+    /// is back: no file, no memory, and no draw that a run would make.
+    pub fn check(
+        self,
+        config: &Config,
+        device: Device,
+        pilot: Option<u32>,
+        prompts: u32,
+        global: &Global,
+    ) -> Result<Checked, Failure> {
+        let watch = Stopwatch::start();
+        let (certificate, name) = (&self.certificate, &self.name);
+        let (family, limits) = limits(certificate, config, name)?;
+        let updates = pilot.unwrap_or_else(|| pilot_updates(config));
+        let bar = global.bar(updates.into(), "updates");
+        bar.set_message("pilot");
+        let accept = |origin: &Origin| refuse_other(certificate, config, origin, name);
+        let mut pilot = Pilot::run(config, device, updates, &accept, &mut || bar.inc(1))?;
+        bar.finish_and_clear();
+        let origin = pilot.trainer.origin();
+
+        let mut probed = Probed::default();
+        let most = pilot.trainer.fresh_prompts().map_or(u64::from(prompts), |n| n.min(prompts as usize) as u64);
+        let looks = looks(most);
+        let bar = global.bar(most, "prompts");
+        bar.set_message("rollouts");
+        let mut told = None;
+        for &prompts in &looks {
+            let there = probed.d.len() as u64;
+            let more = pilot.trainer.probe_rollouts(&mut pilot.probe, there..prompts)?;
+            probed.extend(more);
+            bar.set_position(prompts);
+            let evidence = evidence(&probed, looks.len(), config.seed)?;
+            let decision = admission::decide(&evidence, &limits);
+            let decided = decision.verdict != Verdict::Gray;
+            told = Some((evidence, decision));
+            if decided {
+                break;
+            }
+        }
+        bar.finish_and_clear();
+        let Some((evidence, decision)) = told else {
+            return Err(format!(
+                "the admission check has only {most} prompts that a pilot of {updates} updates has not trained on, and a look takes \
+                 at least 2; give more prompts, or a shorter --pilot to `leeway admit`"
+            )
+            .into());
+        };
+        let staleness = admission::staleness_law(&probed.by_age.iter().map(|sums| mean(sums)).collect::<Vec<_>>());
+        let mut outcome = Outcome {
+            decision,
+            limits,
+            family,
+            evidence,
+            probed,
+            staleness,
+            age: age_max(config),
+            repair: None,
+            pilot: updates,
+            update_s: pilot.update_s,
+            wall_s: 0.0,
+        };
+        let cpu = Arc::clone(pilot.trainer.policy_engine().cpu());
+        let valid = pilot.trainer.policy_engine().valid();
+        drop(pilot); // its weights make room for the layers
+        if outcome.decision.verdict == Verdict::Reject {
+            outcome.repair = Some(repair::find(&outcome, config, cpu, valid, global)?);
+        }
+        outcome.wall_s = watch.elapsed_s();
+        Ok(Checked { judge: self, config: config.clone(), origin, outcome })
+    }
+}
+
+impl Checked {
+    pub fn verdict(&self) -> Verdict {
+        self.outcome.decision.verdict
+    }
+
+    pub fn status(&self) -> ExitCode {
+        match self.verdict() {
+            Verdict::Admit => ExitCode::SUCCESS,
+            Verdict::Reject => ExitCode::from(3),
+            Verdict::Gray => ExitCode::from(4),
         }
     }
-    bar.finish_and_clear();
-    let Some((evidence, decision)) = told else {
-        return Err(format!(
-            "{}: only {most} prompts are left that the pilot has not trained on, and a look takes at least 2; give more prompts, \
-             or a shorter --pilot",
-            args.file.display()
-        )
-        .into());
-    };
-    let staleness = admission::staleness_law(&probed.by_age.iter().map(|sums| mean(sums)).collect::<Vec<_>>());
-    let mut outcome = Outcome {
-        decision,
-        limits,
-        family,
-        evidence,
-        probed,
-        staleness,
-        age: age_max(&config),
-        repair: None,
-        pilot: updates,
-        update_s: pilot.update_s,
-        wall_s: 0.0,
-    };
-    let cpu = Arc::clone(pilot.trainer.policy_engine().cpu());
-    let valid = pilot.trainer.policy_engine().valid();
-    drop(pilot); // its weights make room for the layers
-    if outcome.decision.verdict == Verdict::Reject {
-        outcome.repair = Some(repair::find(&outcome, &config, cpu, valid, global)?);
+
+    /// The screen, or the object where that is asked for.
+    pub fn print(&self, global: &Global) -> Result<(), Failure> {
+        if !global.json {
+            super::print(format_args!("{}", screen::text(&self.outcome, &self.judge.certificate, &self.config)))?;
+        }
+        global.print_json(&self.object())
     }
-    outcome.wall_s = watch.elapsed_s();
-    if !global.json {
-        super::print(format_args!("{}", screen::text(&outcome, &certificate, &config)))?;
+
+    /// The keys of `admit` in docs/formats.md.
+    pub fn object(&self) -> Value {
+        let Checked { judge, config, origin, outcome } = self;
+        object(outcome, config, origin, &judge.certificate, &judge.name)
     }
-    global.print_json(&object(&outcome, &config, &origin, &certificate, &name))?;
-    Ok(match outcome.decision.verdict {
-        Verdict::Admit => ExitCode::SUCCESS,
-        Verdict::Reject => ExitCode::from(3),
-        Verdict::Gray => ExitCode::from(4),
-    })
 }
 
 /// Prompts at every look: twice as many each time, `most` at the last.
@@ -177,7 +237,7 @@ fn limits(certificate: &Certificate, config: &Config, name: &str) -> Result<(Kin
 }
 
 /// A certificate is of one student, teacher, loss and length.
-fn refuse_other(certificate: &Certificate, config: &Config, origin: &Origin, name: &str) -> Result<(), Failure> {
+fn refuse_other(certificate: &Certificate, config: &Config, origin: &Origin, name: &str) -> Result<(), String> {
     let mut others = Vec::new();
     let mut compare = |key: &str, theirs: &Value, ours: &Value| {
         if theirs != ours {
@@ -196,8 +256,7 @@ fn refuse_other(certificate: &Certificate, config: &Config, origin: &Origin, nam
     Err(format!(
         "{name} is not a certificate of this run: {}; calibrate this run, or give its own certificate",
         others.join("; ")
-    )
-    .into())
+    ))
 }
 
 #[allow(clippy::cast_precision_loss)] // counts of tokens

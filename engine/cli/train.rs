@@ -1,5 +1,6 @@
 //! `leeway train`: on-policy distillation as a run file says.
 
+mod guard;
 mod live;
 mod views;
 
@@ -16,6 +17,7 @@ use serde_json::{Value, json};
 
 use super::table::Table;
 use super::{Failure, Global};
+use guard::{Begun, Watch};
 use live::Live;
 pub use live::clock;
 use views::Views;
@@ -74,8 +76,14 @@ pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
     let device = global.device(|| opd::train::fits_cuda(&config))?;
     let gpu = super::open::gpu_json(&device);
     let held = if args.resume { opd::train::hold(&config.out)? } else { None };
-    let mut trainer = Trainer::open(config, device, args.resume)?;
-    let config = trainer.config().clone();
+    let mut watch_over = match guard::begin(&config, args.resume, &device, global)? {
+        Begun::Goes(watch_over) => watch_over,
+        Begun::Rejected(checked) => {
+            checked.print(global)?;
+            return Ok(checked.status());
+        }
+    };
+    let mut trainer = Trainer::open(config.clone(), device, args.resume)?;
     let (_lock, aside) = opd::train::prepare(&config.out, held)?;
     if let Some(aside) = aside {
         eprintln!("{} held a run already; it is in {} now", config.out.display(), aside.display());
@@ -84,6 +92,11 @@ pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
     let resumed = args.resume.then(|| trainer.updates());
     let mut log = Log::open(&config.out, &config.to_toml(), resumed)?;
     let mut views = Views::open(&config.out, &config.student, resumed);
+    if let Some(watch_over) = &mut watch_over
+        && let Some(line) = watch_over.go_on(&trainer)?
+    {
+        log.metrics(&line)?;
+    }
     let updates = u64::from(config.updates);
     if trainer.updates() >= updates {
         eprintln!("{} has {} updates already; nothing to do", config.out.display(), trainer.updates());
@@ -116,6 +129,7 @@ pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
         .collect();
     let mut lamp = config.loss.lambda.filter(|&lambda| lambda > 1.0);
     let mut live = Live::new(global, trainer.updates(), updates, after.accuracy);
+    let mut by_student = Origin { recipe_hash: trainer.recipe_hash(), ..origin.clone() };
     let every = u64::from(config.eval.every);
     let save_every = config.checkpoint.as_ref().map_or(0, |c| u64::from(c.every));
     // Seconds in updates: what evaluation and logs take is not the schedule's.
@@ -128,12 +142,15 @@ pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
         updating_s += wall_s;
         let rollout_of = |at: usize| {
             let offline = report.phase.is_some();
-            let origin = if offline { &by_teacher[rollouts[at].0.teacher] } else { &origin };
+            let origin = if offline { &by_teacher[rollouts[at].0.teacher] } else { &by_student };
             rollout_line(report.update, &rollouts[at], &config, origin)
         };
         log.rollouts((0..rollouts.len()).map(rollout_of))?;
         let mut line = json!(report);
         line["wall_s"] = wall_s.into();
+        if let Some(watch_over) = &mut watch_over {
+            line["guard"] = watch_over.updated(&trainer, &report);
+        }
         log.metrics(&line)?;
         views.metrics(&line);
         let oldest = rollouts.iter().flat_map(|(_, r)| &r.versions).map(|&(_, version)| version).min();
@@ -160,6 +177,13 @@ pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
             views.metrics(&line);
             live.evaluated(&after, || say_eval(&after));
         }
+        if let Some(watch_over) = &mut watch_over
+            && let Some((line, said)) = watch_over.act(&mut trainer)?
+        {
+            log.metrics(&line)?;
+            live.aside(|| eprintln!("{said}"));
+            by_student.recipe_hash = trainer.recipe_hash();
+        }
         if last || (save_every > 0 && report.update % save_every == 0) {
             log.sync()?;
             trainer.save()?;
@@ -173,7 +197,9 @@ pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
         eprintln!("warning: no picture of the run: {error}");
     }
     if !global.json {
-        super::print(format_args!("{}", table(&config, trainer.holds_out(), &before, &after, &summary, wall_s)))?;
+        let watch_over = watch_over.as_deref();
+        let table = table(&config, trainer.holds_out(), &before, &after, &summary, watch_over, wall_s);
+        super::print(format_args!("{table}"))?;
         super::print(format_args!(
             "\n{}: checkpoints, metrics.jsonl, rollouts.jsonl, curve.svg, samples.html, events\n",
             config.out.display()
@@ -181,6 +207,7 @@ pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
     }
     // A run with nothing left to do has measured nothing.
     let measured = |value: Value| if summary.tokens == 0 { Value::Null } else { value };
+    let (budget, fallbacks) = guard::result(watch_over.as_deref());
     let mut object = json!({
         "accuracy_before": before.accuracy, "accuracy_after": after.accuracy,
         "kl_teacher_before": before.kl_teacher, "kl_teacher_after": after.kl_teacher,
@@ -192,6 +219,7 @@ pub fn run(args: &TrainArgs, global: &Global) -> Result<ExitCode, Failure> {
         "flop": summary.flop, "seed": config.seed,
         "weights_version": trainer.updates(), "student": origin.student, "teacher": origin.teacher,
         "recipe": config.rollout.recipe, "recipe_hash": origin.recipe_hash, "device": origin.device, "out": config.out,
+        "budget": budget, "fallbacks": fallbacks,
     });
     super::open::add_gpu(&mut object, gpu.as_ref());
     global.print_json(&object)?;
@@ -213,7 +241,15 @@ fn say_eval(report: &EvalReport) {
     );
 }
 
-fn table(config: &Config, held_out: bool, before: &EvalReport, after: &EvalReport, s: &Summary, wall_s: f64) -> String {
+fn table(
+    config: &Config,
+    held_out: bool,
+    before: &EvalReport,
+    after: &EvalReport,
+    s: &Summary,
+    watch_over: Option<&Watch>,
+    wall_s: f64,
+) -> String {
     let mut quality = Table::new(["", "before", "after"]);
     let prompts = match config.task {
         Task::Procedural(_) => "accuracy, held out",
@@ -262,6 +298,7 @@ fn table(config: &Config, held_out: bool, before: &EvalReport, after: &EvalRepor
         measured(s.mismatch_nats),
     ]);
     mismatch.row(["largest update".into(), measured(s.mismatch_nats_max)]);
+    guard::rows(watch_over, &mut mismatch);
     format!("\n{quality}\n{stages}\n{mismatch}\n{} updates, {tokens} completion tokens, {wall_s:.1} s\n", s.updates)
 }
 
@@ -370,7 +407,8 @@ fn keep_until(path: &Path, updates: u64) -> std::io::Result<()> {
     let Ok(text) = fs::read_to_string(path) else { return Ok(()) };
     let belongs = |line: &&str| {
         let Ok(value) = serde_json::from_str::<Value>(line) else { return false };
-        let update = value["update"].as_u64().or(value["eval"]["update"].as_u64());
+        let inner = ["eval", "budget", "fallback"].iter().find_map(|key| value[key]["update"].as_u64());
+        let update = value["update"].as_u64().or(inner);
         // A line of an older run has no update; its version is the number of updates before it.
         let before = value["versions"][0][1].as_u64().map(|version| version + 1);
         update.or(before).is_some_and(|update| update <= updates)

@@ -69,6 +69,11 @@ impl Beside {
         }
     }
 
+    /// None: it takes no memory, and nothing can be run on it.
+    pub fn nothing() -> Beside {
+        Beside::There(Packed::default(), Vec::new())
+    }
+
     /// Runs an engine's model over `rows`; what [`Beside::logits`] gives holds until the engine's next step.
     pub fn run(&mut self, engine: &mut Engine, rows: &[Row]) -> Result<(), CudaError> {
         match self {

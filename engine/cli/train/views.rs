@@ -71,7 +71,7 @@ impl Views {
         let made_by = [
             ("student", origin.student),
             ("teacher", origin.teacher),
-            ("recipe", format!("{} ({})", config.rollout.recipe, origin.recipe_hash)),
+            ("recipe", format!("{} ({})", config.rollout.recipe, trainer.recipe_hash())),
             ("device", origin.device),
             ("seed", config.seed.to_string()),
             ("temperature", config.rollout.temperature.to_string()),

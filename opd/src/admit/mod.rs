@@ -10,8 +10,8 @@ pub use layers::Layers;
 use engine::engine::Device;
 
 use crate::clock::Stopwatch;
-use crate::config::{Config, Eval, InFlight, NoiseKind, Schedule};
-use crate::train::{Aged, OpenError, Probe, TrainError, Trainer};
+use crate::config::{Budget, Config, Eval, InFlight, NoiseKind, Schedule};
+use crate::train::{Aged, OpenError, Origin, Probe, TrainError, Trainer};
 
 /// A pilot that was run.
 #[derive(Debug)]
@@ -34,6 +34,9 @@ pub enum AdmitError {
     /// The pilot or a probe stopped.
     #[error(transparent)]
     Train(#[from] TrainError),
+    /// The caller has no use for it.
+    #[error("{0}")]
+    Refused(String),
     /// A teacher elsewhere.
     #[error(
         "`ring` is set: an admission check runs its own teacher for the length of a pilot; leave `ring` out, the verdict is the same"
@@ -75,13 +78,23 @@ fn pilot_config(config: &Config, updates: u32) -> Config {
     (pilot.rollout.staleness_max, pilot.rollout.in_flight) = (0, InFlight::Drain);
     pilot.noise = pilot.noise.filter(|noise| noise.kind != NoiseKind::Staleness);
     pilot.eval = Eval { every: 0, ..pilot.eval };
-    (pilot.checkpoint, pilot.dynamics) = (None, None);
+    (pilot.checkpoint, pilot.dynamics, pilot.budget) = (None, None, Budget::Off);
     pilot
 }
 
 impl Pilot {
-    /// Trains `updates` updates of `config` on `device`; `tick` is called after each.
-    pub fn run(config: &Config, device: Device, updates: u32, tick: &mut dyn FnMut()) -> Result<Pilot, AdmitError> {
+    /// Trains `updates` updates of `config` on `device`, if `accept` has nothing against who takes part; `tick` is called after
+    /// each.
+    ///
+    /// # Errors
+    /// What `accept` says, too few updates, a run that cannot begin or that stops.
+    pub fn run(
+        config: &Config,
+        device: Device,
+        updates: u32,
+        accept: &dyn Fn(&Origin) -> Result<(), String>,
+        tick: &mut dyn FnMut(),
+    ) -> Result<Pilot, AdmitError> {
         if config.ring.is_some() {
             return Err(AdmitError::Ring);
         }
@@ -91,6 +104,7 @@ impl Pilot {
             return Err(AdmitError::Short { pilot: updates, age, least });
         }
         let mut trainer = Trainer::open(pilot_config(config, updates), device, false)?;
+        accept(&trainer.origin()).map_err(AdmitError::Refused)?;
         let mut versions: Vec<Aged> = Vec::new(); // from the oldest
         let mut seconds = Vec::new();
         for _ in 0..updates {

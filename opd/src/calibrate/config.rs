@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::run::Family;
-use crate::config::{Config, ConfigError, InFlight, Schedule};
+use crate::config::{Budget, Config, ConfigError, InFlight, Schedule};
 
 /// What final quality is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -157,7 +157,7 @@ impl Calibration {
         "identity".clone_into(&mut config.rollout.recipe);
         (config.schedule, config.rollout.staleness_max, config.rollout.in_flight) =
             (Schedule::Sync, 0, InFlight::Drain);
-        (config.checkpoint, config.dynamics, config.eval.every) = (None, None, 0);
+        (config.checkpoint, config.dynamics, config.eval.every, config.budget) = (None, None, 0, Budget::Off);
         config.out.clone_from(&calibration.out);
         let last = config.seed.checked_add(u64::from(calibration.seeds)).filter(|&last| i64::try_from(last).is_ok());
         need("seeds", &calibration.seeds.to_string(), last.is_some(), "fewer: they count from the run's own seed on")?;

@@ -33,6 +33,7 @@ impl Config {
         let ring = self.ring.as_ref().is_none_or(|ring| !ring.as_os_str().is_empty());
         need("ring", "\"\"", ring, "the path of a ring that `leeway teach` makes")?;
         need("updates", self.updates, self.updates > 0, "at least 1")?;
+        self.budget.check()?;
         match &self.task {
             Task::Procedural(spec) => spec.check().map_err(|error| {
                 let (value, must) = match &error {

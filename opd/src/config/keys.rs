@@ -3,7 +3,7 @@
 
 use toml::{Table, Value};
 
-use super::{Checkpoint, Config, Dynamics, Loss, Noise, Offline, PromptTask, StepsOff, Task, defaults};
+use super::{Checkpoint, Config, Dynamics, Held, Loss, Noise, Offline, PromptTask, StepsOff, Task, defaults};
 use crate::tasks::TaskSpec;
 
 /// The words that a key takes, and those that mean something but cannot be run.
@@ -13,9 +13,8 @@ pub(super) struct Words {
     pub refused: &'static [&'static str],
 }
 
-pub(super) const WORDS: [Words; 14] = [
+pub(super) const WORDS: [Words; 13] = [
     Words { key: "schedule", taken: &["sync", "async"], refused: &[] },
-    Words { key: "budget", taken: &["off"], refused: &["on"] },
     Words { key: "task.name", taken: &TaskSpec::NAMES, refused: &[] },
     Words {
         key: "loss.kind",
@@ -61,6 +60,11 @@ pub(super) fn known(task: &Table) -> Table {
 /// The keys of `schedule` where it is a table.
 pub(super) fn schedule() -> Table {
     table(&StepsOff { steps_off: 1 })
+}
+
+/// The keys of `budget` where it is a table.
+pub(super) fn budget() -> Table {
+    table(&Held::by("certificate.json".into()))
 }
 
 /// Every key of any task.

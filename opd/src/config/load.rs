@@ -157,6 +157,7 @@ pub(super) fn parse(
     for path in [&mut config.student, &mut config.teacher] {
         *path = folder.join(&*path);
     }
+    config.budget.resolve(folder);
     config.loss.fill();
     config.noise.iter_mut().for_each(super::Noise::fill);
     let is_path = |reference: &&mut String| !reference.is_empty() && **reference != STUDENT;
@@ -252,6 +253,14 @@ fn apply(table: &mut Table, set: &str, origins: &mut Origins) -> Result<(), Conf
     if segments.len() > 1 && segments[0] == "schedule" && table.get("schedule").is_some_and(Value::is_str) {
         table.remove("schedule");
     }
+    // And a certificate's path: `budget = "c.json"` and --set budget.patience=3.
+    if segments.len() > 1
+        && segments[0] == "budget"
+        && let Some(Value::String(word)) = table.get("budget").cloned()
+    {
+        let held = (word != "off").then(|| ("certificate".to_owned(), Value::String(word)));
+        table.insert("budget".to_owned(), Value::Table(held.into_iter().collect()));
+    }
     if segments.iter().any(|segment| segment.is_empty()) {
         return Err(wrong("the key has an empty part; write it as in train.lr=1e-3".to_string()));
     }
@@ -336,6 +345,7 @@ fn check_table(table: &Table, known: &Table, prefix: &str, origins: &Origins) ->
             }
             (Value::Table(known), Value::Table(table)) => check_table(table, known, &path, origins)?,
             (_, Value::Table(table)) if path == "schedule" => check_table(table, &keys::schedule(), &path, origins)?,
+            (_, Value::Table(table)) if path == "budget" => check_table(table, &keys::budget(), &path, origins)?,
             (Value::Integer(_), &Value::Integer(value)) => {
                 // The seed alone has 64 bits.
                 let max = if path == "seed" { i64::MAX } else { i64::from(u32::MAX) };
@@ -418,6 +428,10 @@ fn require(table: &Table, origins: &Origins) -> Result<(), ConfigError> {
     if table.get("schedule").and_then(Value::as_table).is_some_and(Table::is_empty) {
         let (at, what) = (origins.at("schedule"), "how many updates rollouts are behind".to_string());
         return Err(ConfigError::MissingKey { at, key: "schedule.steps_off", what });
+    }
+    if table.get("budget").and_then(Value::as_table).is_some_and(|table| !table.contains_key("certificate")) {
+        let what = "the path of what `leeway calibrate` wrote; --set budget=off takes the budget away".to_owned();
+        return Err(ConfigError::MissingKey { at: origins.at("budget"), key: "budget.certificate", what });
     }
     Ok(())
 }

@@ -7,7 +7,8 @@
 //! updates = 200
 //! seed = 0
 //! schedule = "sync"               # "async", or { steps_off = 1 }
-//! budget = "off"
+//! budget = "off"                  # or the path of a certificate, or { certificate = "..", patience = 5, ewma = 0.2,
+//!                                 # remeasure = 10 }: checked before the run, and held in it
 //! wait_s = 600.0                  # seconds without progress after which a stage that waits gives up
 //! out = "runs/first"              # relative to where the command runs
 //!
@@ -83,6 +84,7 @@
 //! the wrong kind or out of range is an error that names file, line and key. [`Config::load`] also takes overrides,
 //! `a.b=c`; [`Config::to_toml`] writes the resolved file, which loads to the same value from any folder.
 
+mod budget;
 mod check;
 mod defaults;
 mod keys;
@@ -99,6 +101,7 @@ use serde::{Deserialize, Serialize};
 use crate::flow::Lead;
 use crate::tasks::TaskSpec;
 
+pub use budget::{Budget, Held};
 pub use check::Fault;
 pub use load::ConfigError;
 pub use loss::Loss;
@@ -182,15 +185,6 @@ pub enum Schedule {
 pub struct StepsOff {
     /// How many, at least 1.
     pub steps_off: u32,
-}
-
-/// What holds mismatch in bounds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Budget {
-    /// Nothing: mismatch is measured only.
-    #[default]
-    Off,
 }
 
 /// What to train on: exactly one of the two.

@@ -59,6 +59,8 @@ fn the_resolved_file_means_the_same_anywhere() {
         format!("{SMALLEST}[rollout]\nrecipe = 'mixed.toml'"),
         format!("schedule = 'async'\nwait_s = 3\n{SMALLEST}[rollout]\nin_flight = 'recompute'"),
         format!("schedule = {{ steps_off = 3 }}\n{SMALLEST}"),
+        format!("budget = 'c.json'\n{SMALLEST}"),
+        format!("budget = {{ certificate = 'a/c.json', ewma = 1 }}\n{SMALLEST}"),
         SMALLEST.replace("copy", "addition") + "digits_test = 9\n[train]\nprecision = \"f32\"",
     ];
     for text in texts {
@@ -109,6 +111,25 @@ fn staleness_goes_by_the_schedule() {
     let text = format!("schedule = 'sync'\n{SMALLEST}");
     assert_eq!(of(&text, &["schedule.steps_off=2"]), (off(2), 2, InFlight::Drain));
     assert_eq!(of(&text, &["schedule=async", "rollout.in_flight=drain"]), (Schedule::Async, 2, InFlight::Drain));
+}
+
+#[test]
+fn a_budget_is_off_a_path_or_a_table() {
+    let of = |text: &str, sets: &[&str]| parse_with(text, sets).unwrap().budget;
+    let held = |certificate: &str| Held::by(certificate.into());
+    assert_eq!(of(SMALLEST, &[]), Budget::Off);
+    let text = format!("budget = 'c.json'\n{SMALLEST}");
+    assert_eq!(of(&text, &[]), Budget::Held(held("/file/c.json")));
+    assert_eq!(of(&text, &["budget=off"]), Budget::Off);
+    assert_eq!(of(SMALLEST, &["budget=sub/certificate"]), Budget::Held(held("/file/sub/certificate")));
+    assert_eq!(of(SMALLEST, &["budget=/c"]), Budget::Held(held("/c")));
+    let knobs = Held { patience: 2, ewma: 1.0, remeasure: 3, ..held("/file/c.json") };
+    let sets = ["budget.patience=2", "budget.ewma=1", "budget.remeasure=3"];
+    assert_eq!(of(&text, &sets), Budget::Held(knobs.clone()));
+    let table = "budget={ certificate = 'c.json', patience = 2, ewma = 1.0, remeasure = 3 }";
+    assert_eq!(of(SMALLEST, &[table]), Budget::Held(knobs));
+    let error = parse_with(SMALLEST, &["budget.patience=2"]).unwrap_err();
+    assert!(error.contains("`budget.certificate` is missing") && error.contains("--set budget=off"), "{error}");
 }
 
 #[test]
@@ -234,7 +255,35 @@ fn errors_name_place_key_and_remedy() {
         (format!("wait_s = 0\n{SMALLEST}"), "run.toml:1: `wait_s` is 0; it must be more than 0 and finite"),
         (
             format!("budget = 'of'\n{SMALLEST}"),
-            "run.toml:1: `budget` is \"of\"; it must be \"off\"; did you mean \"off\"?",
+            "run.toml:1: `budget` is \"of\"; it must be \"off\", or the path of a certificate that `leeway calibrate` wrote",
+        ),
+        (format!("budget = 'on'\n{SMALLEST}"), "run.toml:1: `budget` is \"on\"; it must be \"off\", or the path"),
+        (format!("budget = ''\n{SMALLEST}"), "run.toml:1: `budget` is \"\"; it must be \"off\", or the path"),
+        (format!("budget = 1\n{SMALLEST}"), "run.toml:1: `budget` is 1, a whole number; it must be text in quotes"),
+        (
+            format!("budget = {{ patience = 2 }}\n{SMALLEST}"),
+            "run.toml:1: `budget.certificate` is missing: the path of what `leeway calibrate` wrote",
+        ),
+        (
+            format!("budget = {{ certificate = 'c.json', patient = 2 }}\n{SMALLEST}"),
+            "run.toml:1: unknown key `budget.patient`; did you mean `budget.patience`? known here: `certificate`, `ewma`, \
+             `patience`, `remeasure`",
+        ),
+        (
+            format!("budget = {{ certificate = 'c.json', patience = 0 }}\n{SMALLEST}"),
+            "run.toml:1: `budget.patience` is 0; it must be at least 1 update",
+        ),
+        (
+            format!("[budget]\ncertificate = 'c.json'\newma = 1.5\n[task]\nname = 'copy'").replacen(
+                "[budget]",
+                "student = 's'\nteacher = 't'\n[budget]",
+                1,
+            ),
+            "run.toml:5: `budget.ewma` is 1.5; it must be more than 0 and at most 1",
+        ),
+        (
+            format!("budget = {{ certificate = 'c.json', remeasure = 0 }}\n{SMALLEST}"),
+            "run.toml:1: `budget.remeasure` is 0; it must be at least 1 update",
         ),
         (with("[eval]\nproblems = 0"), "run.toml:6: `eval.problems` is 0; it must be at least 1"),
         (with("[eval]\ntemperature = -1"), "run.toml:6: `eval.temperature` is -1; it must be at least 0"),
@@ -294,7 +343,6 @@ fn words_and_types_agree() {
     // No type takes a word that the table lacks: each lists its words when it refuses one.
     let listed = [
         toml::Value::from("?").try_into::<Schedule>().unwrap_err().to_string(),
-        toml::Value::from("?").try_into::<Budget>().unwrap_err().to_string(),
         toml::Value::from("?").try_into::<LossKind>().unwrap_err().to_string(),
         toml::Value::from("?").try_into::<LossSupport>().unwrap_err().to_string(),
         toml::Value::from("?").try_into::<LossTarget>().unwrap_err().to_string(),

@@ -75,6 +75,16 @@ pub(crate) struct RemoteTeacher {
     pub since: Option<Stopwatch>,
 }
 
+impl RemoteTeacher {
+    /// What its hidden rows are multiplied with.
+    ///
+    /// # Panics
+    /// When it was let go.
+    pub fn head(&self) -> Arc<ptx::ops::linear::Packed> {
+        self.ring.as_ref().expect("the run is not over").head()
+    }
+}
+
 /// Groups under way to a teacher elsewhere: enough that it never waits for the learner's turn.
 const REMOTE_WINDOW: usize = 256;
 /// How long an answer is waited for before it is looked whether there is something new to ask.

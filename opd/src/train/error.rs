@@ -4,7 +4,7 @@ use engine::engine::EngineError;
 use engine::rollout::RequestError;
 use ptx::cuda::CudaError;
 
-use super::SaveError;
+use super::{OpenError, SaveError};
 use crate::eval::PromptFailed;
 use crate::flow::WaitError;
 
@@ -104,6 +104,14 @@ pub enum TrainError {
     /// Weights could not be taken over.
     #[error(transparent)]
     Weights(#[from] EngineError),
+    /// What samples could not be opened anew.
+    #[error("after update {update}, to lower mismatch: {source}")]
+    Lower {
+        /// Updates done.
+        update: u64,
+        /// Why.
+        source: Box<OpenError>,
+    },
     /// The device of rollouts and teacher failed.
     #[error("update {update}: {source}")]
     Device {

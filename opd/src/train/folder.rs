@@ -78,7 +78,10 @@ pub fn prepare(out: &Path, held: Option<FolderLock>) -> Result<(FolderLock, Opti
 }
 
 /// Whether `config` goes on with the run that `out` holds: everything that decides a bit must be as it was.
-pub(super) fn check_same(config: &Config) -> Result<(), SaveError> {
+///
+/// # Errors
+/// The first key that differs, or a folder that cannot be read.
+pub fn check_same(config: &Config) -> Result<(), SaveError> {
     let path = config.out.join("config.toml");
     match fs::read_to_string(&path) {
         // A run that was killed before it wrote anything.

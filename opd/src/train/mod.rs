@@ -15,6 +15,7 @@ mod evaluate;
 mod flop;
 mod folder;
 mod in_flight;
+mod lower;
 mod noise;
 mod offline;
 mod open;
@@ -23,6 +24,7 @@ mod policy;
 mod probe;
 mod rate;
 mod report;
+mod sampling;
 mod save;
 mod teacher;
 
@@ -30,7 +32,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
-use engine::engine::Engine;
+use engine::engine::{Device, Engine};
+use engine::recipe::Recipe;
 use engine::rollout::{Finish, Rollout};
 use ptx::Cpu;
 use ptx::ops::adamw::AdamW;
@@ -52,7 +55,8 @@ pub use dynamics::DynamicsReport;
 pub use error::TrainError;
 pub use flop::FlopReport;
 use flop::{Sizes, Work};
-pub use folder::{FolderLock, hold, model_inside, prepare};
+pub use folder::{FolderLock, check_same, hold, model_inside, prepare};
+pub use lower::{InForce, Lower};
 pub use noise::NoiseReport;
 pub use open::{OpenError, fits_cuda};
 pub use probe::{Aged, Probe, Probed};
@@ -74,7 +78,7 @@ pub struct Origin {
     /// Hash of the reference, of a target that takes one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reference: Option<String>,
-    /// Hash of the rollout recipe.
+    /// Hash of the rollout recipe that the run file names.
     pub recipe_hash: String,
     /// Hash of the prompts, of a run that takes them from a file.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -101,7 +105,16 @@ enum Behaviour {
 #[derive(Debug)]
 pub struct Trainer {
     cpu: Arc<Cpu>,
+    /// Of rollouts and teacher.
+    device: Device,
+    /// With recipe and schedule as they are in force.
     config: Config,
+    /// What was lowered, if anything was.
+    in_force: Option<InForce>,
+    /// The rollout's, as it is in force.
+    recipe: Recipe,
+    /// What the caller keeps in checkpoints.
+    kept: Option<serde_json::Value>,
     source: Arc<Source>,
     stop_ids: Vec<u32>,
     valid: usize,
@@ -124,6 +137,8 @@ pub struct Trainer {
     learner: Learner,
     master: Arc<RwLock<Master>>,
     micro: Micro,
+    /// Tokens of the longest sequence.
+    longest: usize,
     student_dir: PathBuf,
     totals: report::Totals,
     sizes: Sizes,
@@ -143,7 +158,7 @@ impl Trainer {
         read(&self.master)
     }
 
-    /// The configuration of the run.
+    /// The configuration of the run, with recipe and schedule as they are in force.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
@@ -161,7 +176,7 @@ impl Trainer {
         self.source.judges()
     }
 
-    /// Who takes part.
+    /// Who takes part, as the run began.
     #[must_use]
     pub fn origin(&self) -> Origin {
         self.origin.clone()

@@ -1,6 +1,5 @@
 //! Opens a run: both checkpoints, the prompts, engines and buffers; and checks that they fit each other.
 
-use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
@@ -11,23 +10,23 @@ use engine::config::ModelConfig;
 use engine::cuda::Unsupported;
 use engine::engine::{Device, Engine, EngineError, PAGE_LEN};
 use engine::recipe::{Precision, Recipe, RecipeError};
-use engine::rollout::Limits;
 use engine::tokenizer::{Tokenizer, TokenizerError};
+use ptx::Cpu;
 
 use super::flop::Sizes;
 use super::folder;
-use super::past::Past;
 use super::report::Totals;
-use super::save::{self, SaveError};
+use super::sampling::{Ground, Sampling, has_stages};
+use super::save::{self, Restored, SaveError};
 use super::teacher::Local;
-use super::{Behaviour, Origin, Teacher, Trainer};
+use super::{Origin, Teacher, Trainer};
 use crate::config::{Config, InFlight, LossKind, NoiseKind, Task};
-use crate::flow::{LocalTeacher, RemoteTeacher, Settings, Stages, Start};
+use crate::flow::RemoteTeacher;
 use crate::learner::Learner;
 use crate::master::Master;
 use crate::noise::Injected;
 use crate::sequences::Micro;
-use crate::side::{Beside, Side};
+use crate::side::Beside;
 use crate::source::Source;
 use crate::source::SourceError;
 use crate::tasks::VOCAB_LEN;
@@ -209,9 +208,8 @@ impl Trainer {
         stop_ids.sort_unstable();
         stop_ids.dedup();
 
-        let lead = config.lead();
         let precision = config.train.precision.into();
-        if !device.is_cpu() && lead.is_some() && config.rollout.in_flight != InFlight::Drain {
+        if !device.is_cpu() && config.lead().is_some() && config.rollout.in_flight != InFlight::Drain {
             return Err(OpenError::InFlight);
         }
         if !device.is_cpu() && precision == Precision::F32 {
@@ -221,7 +219,7 @@ impl Trainer {
             return Err(OpenError::LogitNoise);
         }
         let identity = Recipe::built_in("identity", precision, &student_config)?;
-        let recipe = Recipe::open(&config.rollout.recipe, precision, &student_config)?;
+        let mut recipe = Recipe::open(&config.rollout.recipe, precision, &student_config)?;
         let source = Arc::new(source);
         let origin = Origin {
             prompts: source.fingerprint(),
@@ -244,39 +242,27 @@ impl Trainer {
             source: Box::new(source),
         })?;
         let mut noise = config.noise.map(|noise| Injected::new(noise, config.seed));
-        let mut in_flight = Vec::new();
+        let (mut restored, mut run) = (Restored::default(), config.clone());
         if resume {
             folder::check_same(&config)?;
-            in_flight = save::restore(&config.out, &origin, &mut master, noise.as_mut())?;
+            restored = save::restore(&config.out, &origin, &mut master, noise.as_mut())?;
+            if let Some(in_force) = &restored.in_force {
+                in_force.apply(&mut run);
+                recipe = Recipe::open(&run.rollout.recipe, precision, &student_config)?;
+            }
         }
         let failed = |role: &'static str, dir: &Path| {
             let dir = dir.to_owned();
             move |source| OpenError::Engine { role, dir, source: Box::new(source) }
         };
-        let host = Device::Cpu(Arc::clone(&cpu));
-        let load = |device: &Device, recipe: Recipe, sequences: usize, len: usize| {
-            let pages = sequences * len.div_ceil(PAGE_LEN);
-            let (version, source) = (master.updates, &mut master.version(&cpu));
-            Engine::open(device, student_config.clone(), recipe, version, source, PAGE_LEN, pages, valid)
-        };
         let len = prompt_max + completion;
         let sequences = config.sequences();
         let on_student = failed("student", &config.student);
-        let policy = load(&host, identity.clone(), sequences.max(64), len).map_err(on_student.clone())?;
-        let disturbs = noise.as_ref().is_some_and(Injected::disturbs);
-        let is_identity = device.is_cpu() && recipe.hash() == identity.hash() && !disturbs;
-        let mut rollout = if let Some(noise) = &noise {
-            let (version, mut source) = noise.source(&master, &cpu);
-            let (config, pages) = (student_config.clone(), sequences * len.div_ceil(PAGE_LEN));
-            let mut engine =
-                Engine::open(&device, config, recipe.clone(), version, &mut *source, PAGE_LEN, pages, valid)
-                    .map_err(on_student.clone())?;
-            engine.set_logit_noise(noise.logits(version));
-            Some(engine)
-        } else if is_identity && lead.is_none() {
-            None
-        } else {
-            Some(load(&device, recipe.clone(), sequences, len).map_err(on_student.clone())?)
+        let policy = {
+            let (host, pages) = (Device::Cpu(Arc::clone(&cpu)), sequences.max(64) * len.div_ceil(PAGE_LEN));
+            let (version, source) = (master.updates, &mut master.version(&cpu));
+            Engine::open(&host, student_config.clone(), identity, version, source, PAGE_LEN, pages, valid)
+                .map_err(on_student.clone())?
         };
         let micro_tokens = micro_tokens(&student_config).max(len);
         let rows = micro_tokens.min(sequences.max(64)); // no row is shorter than a token
@@ -287,14 +273,9 @@ impl Trainer {
         // A run with nothing left to do asks nobody; its teacher has left, and taken the ring away.
         let ring = config.ring.as_ref().filter(|_| master.updates < u64::from(config.updates));
         let teacher = if let Some(ring) = ring {
-            let temperature = super::narrow(config.rollout.temperature);
-            let expected = Expected { model_hash: origin.teacher.clone(), precision, temperature, longest: len };
-            let wait = Duration::from_secs_f64(config.wait_s);
-            let ring = RingTeacher::connect(&cpu, ring, &teachers[0], expected, wait)?;
-            let head = ring.head();
-            // It is given up before the learner gives up waiting for it, so that its own reason is told.
-            let teacher = RemoteTeacher { ring: Some(ring), wait_s: 0.9 * config.wait_s, since: None };
-            if lead.is_some() {
+            let teacher = connect(&cpu, ring, &teachers[0], origin.teacher.clone(), precision, &config, len)?;
+            let head = teacher.head();
+            if has_stages(&run, master.updates) {
                 remote = Some(teacher);
                 Teacher::Staged(head)
             } else {
@@ -324,55 +305,33 @@ impl Trainer {
             _ => None,
         };
         let learner = Learner::new(policy.model(), micro_tokens, rows);
-        let behaviour = match lead {
-            None => Behaviour::Present(Beside::new(rollout.as_ref().unwrap_or(&policy), micro_tokens, rows)),
-            Some(lead) => {
-                let pages = if device.is_cpu() { 0 } else { pages };
-                let (version, mut source) = (master.updates, master.version(&cpu));
-                let config = student_config.clone();
-                let engine = Engine::open(&device, config, recipe, version, &mut source, PAGE_LEN, pages, valid)
-                    .map_err(on_student)?;
-                let cap = usize::try_from(lead.cap()).expect("a few versions");
-                Behaviour::Past(Box::new(Past::new(engine, cap, micro_tokens, rows)))
-            }
-        };
-        let updates = master.updates;
         let master = Arc::new(RwLock::new(master));
-        let stages = lead.filter(|_| updates < u64::from(config.updates)).map(|lead| {
-            let limits = Limits { batch: sequences, in_flight: config.rollout.in_flight.into(), ..Limits::default() };
-            let scores: Option<Box<dyn crate::flow::Teacher>> = match &teacher {
-                Teacher::Here(all) if device.is_cpu() => {
-                    let with_side = |local: &Local| {
-                        let engine = &local.engine;
-                        (engine.shared_model(), Side::new(engine.model(), micro_tokens, rows))
-                    };
-                    let models = all.iter().map(with_side).collect();
-                    let (cpu, answers) = (Arc::clone(&cpu), VecDeque::new());
-                    Some(Box::new(LocalTeacher { cpu, models, micro, answers }))
-                }
-                Teacher::Here(_) => None,
-                Teacher::Remote(..) | Teacher::Staged(_) => {
-                    Some(Box::new(remote.take().expect("stages have a teacher elsewhere for themselves")))
-                }
-            };
-            Stages::start(Start {
-                engine: rollout.take().expect("stages have an engine of their own"),
-                teacher: scores,
-                source: Arc::clone(&source),
-                master: Arc::clone(&master),
-                settings: Settings { request: Trainer::base_request(&config, &stop_ids), limits },
-                lead,
-                batch: u64::from(config.train.batch),
-                end: u64::from(config.updates) * u64::from(config.train.batch),
-                updates,
-                in_flight,
-                wait_s: config.wait_s,
-            })
-        });
+        let ground = Ground {
+            device: &device,
+            cpu: &cpu,
+            config: &run,
+            recipe: &recipe,
+            master: &master,
+            noise: noise.as_ref(),
+            policy: &policy,
+            teacher: &teacher,
+            remote,
+            source: &source,
+            stop_ids: &stop_ids,
+            micro,
+            longest: len,
+            in_flight: restored.in_flight,
+        };
+        let Sampling { rollout, is_identity, stages, behaviour } = ground.open().map_err(on_student)?;
         let teachers = teachers.iter().map(|teacher| teacher.config().matmul_parameters()).collect();
         let sizes = Sizes { student: policy.config().matmul_parameters(), teachers };
         Ok(Trainer {
             cpu,
+            device,
+            in_force: restored.in_force,
+            recipe,
+            kept: restored.kept,
+            longest: len,
             source,
             stop_ids,
             valid,
@@ -392,9 +351,26 @@ impl Trainer {
             sizes,
             token_kl: Vec::new(),
             origin,
-            config,
+            config: run,
         })
     }
+}
+
+/// The teacher in another process, with what it has to be.
+pub(super) fn connect(
+    cpu: &Cpu,
+    ring: &Path,
+    folder: &Checkpoint,
+    model_hash: String,
+    precision: Precision,
+    config: &Config,
+    longest: usize,
+) -> Result<RemoteTeacher, OpenError> {
+    let temperature = super::narrow(config.rollout.temperature);
+    let expected = Expected { model_hash, precision, temperature, longest };
+    let ring = RingTeacher::connect(cpu, ring, folder, expected, Duration::from_secs_f64(config.wait_s))?;
+    // It is given up before the learner gives up waiting for it, so that its own reason is told.
+    Ok(RemoteTeacher { ring: Some(ring), wait_s: 0.9 * config.wait_s, since: None })
 }
 
 /// Whether there are CUDA kernels for a run's teacher and rollouts. What cannot be read is an error when the run is opened.

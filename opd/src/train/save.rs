@@ -15,7 +15,7 @@ use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 use serde::{Deserialize, Serialize};
 
-use super::{Origin, TrainError, Trainer, in_flight, read};
+use super::{InForce, Origin, TrainError, Trainer, in_flight, read};
 use crate::flow::Unfinished;
 use crate::master::Master;
 use crate::noise::Injected;
@@ -157,6 +157,12 @@ struct Seal {
     /// How strong injected noise is from this version on, where that was known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     noise_sigma: Option<f64>,
+    /// What rollouts are by from this version on, where that was lowered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    in_force: Option<InForce>,
+    /// What the caller of the trainer keeps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    guard: Option<serde_json::Value>,
     state_blake3: String,
     /// Of the rollouts under way, where there were any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -219,6 +225,8 @@ impl Trainer {
                 reference,
                 prompts,
                 noise_sigma: self.noise.as_ref().and_then(Injected::sigma),
+                in_force: self.in_force.clone(),
+                guard: self.kept.clone(),
                 state_blake3,
                 in_flight_blake3,
             };
@@ -254,15 +262,23 @@ fn encode(master: &Master, noise: Option<&Injected>) -> Vec<u8> {
     safetensors::serialize(tensors, None).expect("names are unique")
 }
 
-/// Brings `master` to the newest whole checkpoint of a run, and returns what was under way then; leaves it alone when there
-/// is none.
+/// What a run goes on with beside its weights; nothing of it where there was no checkpoint.
+#[derive(Default)]
+pub(super) struct Restored {
+    /// What was under way.
+    pub in_flight: Vec<Unfinished>,
+    pub in_force: Option<InForce>,
+    pub kept: Option<serde_json::Value>,
+}
+
+/// Brings `master` to the newest whole checkpoint of a run; leaves it alone when there is none.
 pub(super) fn restore(
     out: &Path,
     origin: &Origin,
     master: &mut Master,
     noise: Option<&mut Injected>,
-) -> Result<Vec<Unfinished>, SaveError> {
-    let Some((dir, seal)) = newest(out)? else { return Ok(Vec::new()) };
+) -> Result<Restored, SaveError> {
+    let Some((dir, seal)) = newest(out)? else { return Ok(Restored::default()) };
     for (role, before, now) in
         [("student", &seal.student, &origin.student), ("teacher", &seal.teacher, &origin.teacher)]
     {
@@ -331,7 +347,7 @@ pub(super) fn restore(
         }
         noise.restore(seal.noise_sigma, kept);
     }
-    Ok(unfinished)
+    Ok(Restored { in_flight: unfinished, in_force: seal.in_force, kept: seal.guard })
 }
 
 /// The newest checkpoint whose seal is there and fits its state; torn and damaged ones are passed over.
