@@ -226,14 +226,7 @@ fn limits(certificate: &Certificate, config: &Config, name: &str) -> Result<(Kin
             "{name} has no {word} family, to which this configuration is held: calibrate again with families = [\"{word}\"]"
         )
     })?;
-    let limits = Limits {
-        budget_nats: family.budget_nats,
-        lower_nats: family.lower_nats,
-        at_least: family.at_least,
-        growth: family.growth.factor.max(1.0),
-        drift_limit: family.drift_limit,
-    };
-    Ok((kind, limits))
+    Ok((kind, Limits::of(family)))
 }
 
 /// A certificate is of one student, teacher, loss and length.

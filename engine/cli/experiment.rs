@@ -83,7 +83,7 @@ fn list(folder: &Folder, global: &Global) -> Result<ExitCode, Failure> {
         let runs = runs + if experiment.certificate.is_some() { admissions } else { 0 };
         let runs = if experiment.arms_of.is_some() { 0 } else { runs };
         let own: Vec<&Line> = there.values().filter(|line| line.experiment == name).collect();
-        let hours = own.iter().map(|line| line.wall_s).sum::<f64>() / 3600.0;
+        let hours = own.iter().fold(0.0, |sum, line| sum + line.wall_s) / 3600.0;
         all += runs;
         objects.push(json!({"experiment": name, "runs": runs, "made": own.len(), "hours": hours}));
         table.row([name, runs.to_string(), own.len().to_string(), format!("{hours:.2}"), experiment.title]);

@@ -11,6 +11,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::certificate::Family;
 use crate::drift::PairedDifference;
 use crate::mismatch::RatioEstimate;
 use crate::stats::{Interval, t_one_sided};
@@ -97,13 +98,58 @@ pub struct Decision {
 #[must_use]
 pub fn decide(evidence: &Evidence, limits: &Limits) -> Decision {
     let findings = vec![of_d(evidence, limits), of_drift(evidence, limits)];
-    let any = |verdict: Verdict| findings.iter().any(|finding| finding.verdict == verdict);
-    let verdict = match (any(Verdict::Reject), any(Verdict::Gray)) {
-        (true, _) => Verdict::Reject,
-        (false, true) => Verdict::Gray,
-        (false, false) => Verdict::Admit,
-    };
-    Decision { verdict, findings }
+    Decision { verdict: worst(findings.iter().map(|finding| finding.verdict)), findings }
+}
+
+/// What another certificate would have said of evidence that is only kept as `findings`, in which D has a `growth` already.
+/// Prompts were added until the one that asked could tell, so that this one may see gray where more of them would have told.
+#[must_use]
+pub fn elsewhere(findings: &[Finding], growth: f64, limits: &Limits) -> Verdict {
+    worst(findings.iter().map(|finding| {
+        let scale = match finding.of {
+            Coordinate::D => limits.growth / growth,
+            Coordinate::Drift => 1.0,
+        };
+        let Interval { low, high } = finding.compared;
+        limits.verdict(finding.of, &Interval { low: scale * low, high: scale * high })
+    }))
+}
+
+fn worst(verdicts: impl Iterator<Item = Verdict>) -> Verdict {
+    verdicts.fold(Verdict::Admit, |worst, verdict| match (worst, verdict) {
+        (Verdict::Reject, _) | (_, Verdict::Reject) => Verdict::Reject,
+        (Verdict::Gray, _) | (_, Verdict::Gray) => Verdict::Gray,
+        _ => Verdict::Admit,
+    })
+}
+
+impl Limits {
+    /// Of a family of a certificate.
+    #[must_use]
+    pub fn of(family: &Family) -> Limits {
+        Limits {
+            budget_nats: family.budget_nats,
+            lower_nats: family.lower_nats,
+            at_least: family.at_least,
+            growth: family.growth.factor.max(1.0),
+            drift_limit: family.drift_limit,
+        }
+    }
+
+    /// On one coordinate, whose interval is `compared`.
+    fn verdict(&self, of: Coordinate, compared: &Interval) -> Verdict {
+        let (surely_fine, surely_not) = match of {
+            Coordinate::D => (self.lower_nats, Some(self.budget_nats)),
+            Coordinate::Drift => (self.drift_limit.unwrap_or(0.0), self.drift_limit),
+        };
+        if compared.high <= surely_fine {
+            Verdict::Admit
+        } else if !self.at_least && surely_not.is_some_and(|limit| compared.low > limit) {
+            Verdict::Reject
+        } else {
+            Verdict::Gray
+        }
+    }
 }
 
 /// The factor of a standard error in a limit of one look.
@@ -118,13 +164,7 @@ fn of_d(evidence: &Evidence, limits: &Limits) -> Finding {
     let high = (d.ratio + half).max(d.ucb95);
     let low = (d.ratio - half).min(d.ci95.low).max(0.0);
     let compared = Interval { low: limits.growth * low, high: limits.growth * high };
-    let verdict = if compared.high <= limits.lower_nats {
-        Verdict::Admit
-    } else if compared.low > limits.budget_nats && !limits.at_least {
-        Verdict::Reject
-    } else {
-        Verdict::Gray
-    };
+    let verdict = limits.verdict(Coordinate::D, &compared);
     Finding { of: Coordinate::D, verdict, value: d.ratio, compared, limit: limits.lower_nats }
 }
 
@@ -138,14 +178,7 @@ fn of_drift(evidence: &Evidence, limits: &Limits) -> Finding {
         let nearest = if low <= 0.0 && high >= 0.0 { 0.0 } else { low.abs().min(high.abs()) };
         (difference / scale, Interval { low: nearest / scale, high: low.abs().max(high.abs()) / scale })
     };
-    let limit = limits.drift_limit.unwrap_or(0.0);
-    let verdict = if compared.high <= limit {
-        Verdict::Admit
-    } else if compared.low > limit && limits.drift_limit.is_some() && !limits.at_least {
-        Verdict::Reject
-    } else {
-        Verdict::Gray
-    };
+    let (verdict, limit) = (limits.verdict(Coordinate::Drift, &compared), limits.drift_limit.unwrap_or(0.0));
     Finding { of: Coordinate::Drift, verdict, value, compared, limit }
 }
 

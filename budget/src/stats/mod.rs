@@ -12,7 +12,7 @@ pub use median::{MedianInterval, median_interval};
 pub use proportion::wilson;
 pub use quantiles::{Z_ONE_SIDED_95, Z_TWO_SIDED_95, t_one_sided, t_one_sided_95, t_two_sided_95};
 pub use random::Random;
-pub use rank::{auroc, rank_correlation};
+pub use rank::{auroc, auroc_interval, rank_correlation};
 
 /// A closed interval, in the unit of what it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

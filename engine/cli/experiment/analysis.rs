@@ -31,11 +31,17 @@ pub enum Analysis {
         /// Whether one of them is enough.
         #[serde(default)]
         any: bool,
+        /// How many of the worst units of each arm are shown, of `recipe tune`.
+        #[serde(default)]
+        worst_units: usize,
     },
     /// Verdicts against what training did.
     Admission {
         /// What makes a run fail.
         quality: Quality,
+        /// Certificates of other pairs, which are asked too.
+        #[serde(default)]
+        others: Vec<PathBuf>,
     },
     /// How long until a quality is reached.
     TimeToQuality {
@@ -53,6 +59,9 @@ pub enum Analysis {
         accuracy: bool,
         /// Whether operations are counted in place of seconds.
         flop: bool,
+        /// What the baseline must gain at the least, in the unit of the quality; else there is no goal, and it is void.
+        #[serde(default)]
+        least_gain: f64,
     },
 }
 
@@ -128,7 +137,7 @@ impl Analysis {
                 let named = expect.iter().flat_map(|e| [Some(&e.arm), e.than.as_ref()]).flatten();
                 named.chain([&quality.baseline]).map(String::as_str).collect()
             }
-            Analysis::OneScale { quality } | Analysis::Admission { quality } => vec![&quality.baseline],
+            Analysis::OneScale { quality } | Analysis::Admission { quality, .. } => vec![&quality.baseline],
             Analysis::TimeToQuality { baseline, arm, .. } => vec![baseline, arm],
             Analysis::Numbers { expect, .. } => expect.iter().map(|e| &e.arm[..]).collect(),
             Analysis::Ladder { .. } => Vec::new(),

@@ -51,10 +51,16 @@ impl Outcome {
 pub fn find(name: &str, experiment: &Experiment, runs: &Runs) -> Result<(Outcome, Vec<Block>), Failure> {
     Ok(match &experiment.analysis {
         Analysis::Paired(paired) => self::paired(experiment, runs, paired),
-        Analysis::Numbers { columns, expect, any } => numbers(experiment, runs, columns, expect, *any),
+        Analysis::Numbers { columns, expect, any, worst_units } => {
+            let (outcome, mut blocks) = numbers(experiment, runs, columns, expect, *any);
+            if *worst_units > 0 && outcome != Outcome::Missing {
+                blocks.push(Block::Table(units(experiment, runs, *worst_units)));
+            }
+            (outcome, blocks)
+        }
         Analysis::Ladder { certificate, rungs } => return ladder(certificate, *rungs),
         Analysis::OneScale { quality } => one_scale(name, experiment, runs, quality)?,
-        Analysis::Admission { quality } => admission::find(name, experiment, runs, quality)?,
+        Analysis::Admission { quality, others } => admission::find(name, experiment, runs, quality, others)?,
         Analysis::TimeToQuality { .. } => time_to_quality(&experiment.analysis, runs),
     })
 }
@@ -143,6 +149,30 @@ fn numbers(
     }
     let all = if any { held_all.contains(&true) } else { !held_all.contains(&false) };
     (Outcome::of(all), vec![Block::Table(arms(experiment, runs, None, columns)), Block::List(items)])
+}
+
+/// The units of each arm that carry most of the mismatch, side by side.
+fn units(experiment: &Experiment, runs: &Runs, most: usize) -> Vec<Vec<String>> {
+    let ranked = |arm: &str| -> Vec<String> {
+        let units = runs.of(arm).next().and_then(|line| line.result["units"].as_array());
+        let mut units: Vec<(&str, f64)> = units
+            .into_iter()
+            .flatten()
+            .filter_map(|unit| Some((unit["unit"].as_str()?, unit["d_nats"].as_f64()?)))
+            .collect();
+        units.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let all: f64 = units.iter().map(|unit| unit.1).sum();
+        units.iter().take(most).map(|(unit, d)| format!("{unit} ({:.0}%)", 100.0 * d / all)).collect()
+    };
+    let columns: Vec<Vec<String>> = experiment.arms.iter().map(|arm| ranked(&arm.name)).collect();
+    let mut rows = vec![["worst units, share of the sum".to_owned()].into_iter().collect::<Vec<String>>()];
+    rows[0].extend(experiment.arms.iter().map(|arm| arm.name.clone()));
+    for rank in 0..most {
+        let mut row = vec![(rank + 1).to_string()];
+        row.extend(columns.iter().map(|column| column.get(rank).cloned().unwrap_or_else(|| "-".to_owned())));
+        rows.push(row);
+    }
+    rows
 }
 
 fn ladder(path: &std::path::Path, wanted: usize) -> Result<(Outcome, Vec<Block>), Failure> {
@@ -269,17 +299,19 @@ fn one_scale(
 }
 
 fn time_to_quality(analysis: &Analysis, runs: &Runs) -> (Outcome, Vec<Block>) {
-    let Analysis::TimeToQuality { baseline, arm, share, window, ratio, accuracy, flop } = analysis else {
+    let Analysis::TimeToQuality { baseline, arm, share, window, ratio, accuracy, flop, least_gain } = analysis else {
         unreachable!("called for no other");
     };
     let at = |line: &Line, goal: f64| reach(line, goal, *window, *accuracy, *flop);
     let (mut rows, mut ratios) =
         (vec![vec!["seed".to_owned(), baseline.clone(), arm.clone(), "ratio".to_owned()]], Vec::new());
+    let mut gains = Vec::new();
     for line in runs.of(baseline) {
         let Some(other) = runs.of(arm).find(|other| other.seed == line.seed) else { continue };
         let smooth = smoothed(line, *window, *accuracy);
         let (Some(first), Some(last)) = (smooth.first().map(|p| p.0), smooth.last().map(|p| p.0)) else { continue };
         let goal = first + share * (last - first);
+        gains.push(last - first);
         let (own, its) = (at(line, goal), at(other, goal));
         // A run that never gets there counts as infinitely late.
         let by = own / its;
@@ -288,16 +320,22 @@ fn time_to_quality(analysis: &Analysis, runs: &Runs) -> (Outcome, Vec<Block>) {
         rows.push(vec![line.seed.to_string(), show(own), show(its), format!("{by:.2}")]);
     }
     let Some(median) = median_interval(&ratios).filter(|m| m.n >= 5) else { return (Outcome::Missing, Vec::new()) };
+    let gain = median_interval(&gains).map_or(f64::NAN, |gains| gains.median);
+    let gained = gain > 0.0 && gain >= *least_gain;
     let held = median.median >= *ratio;
-    let items = vec![format!(
+    let mut items = vec![format!(
+        "{}: `{baseline}` gains more than 0 and at least {least_gain}, so that its quality is a goal: {gain:.4}",
+        if gained { "yes" } else { "no" }
+    )];
+    items.push(format!(
         "{}: `{arm}` at least {ratio} times sooner than `{baseline}`: {:.2} ({:.2} to {:.2}, confidence {:.0}%)",
         if held { "yes" } else { "no" },
         median.median,
         median.interval.low,
         median.interval.high,
         100.0 * median.confidence
-    )];
-    (Outcome::of(held), vec![Block::Table(rows), Block::List(items)])
+    ));
+    (if gained { Outcome::of(held) } else { Outcome::Void }, vec![Block::Table(rows), Block::List(items)])
 }
 
 /// Quality, more being better, averaged over `window` evaluations, with seconds and operations until the last of them.
