@@ -334,6 +334,30 @@ fn staleness_gives_way_before_rounding() {
 }
 
 #[test]
+fn a_killed_run_counts_on_where_it_was() {
+    let bench = Bench::new();
+    bench.certificate("nothing", 0.0, true);
+    // Nothing is lowered before the sixth update: of version 0 the student is its own first rollout.
+    let budget = "budget={ certificate = 'nothing.json', patience = 5, ewma = 0.3, remeasure = 4 }";
+    for (name, more) in [("stages", "schedule={ steps_off = 2 }"), ("turns", "rollout.recipe=fp8")] {
+        let set = [budget, more];
+        bench.trained(name, &set, &[]);
+        let first = bench.fallbacks(name)[0]["update"].as_u64().expect("a number");
+        assert!(first == if name == "stages" { 6 } else { 5 }, "{first}");
+        for update in [2, 4] {
+            let killed = format!("{name}{update}");
+            bench.killed(&killed, &set, update);
+            bench.trained(&killed, &set, &["--resume"]);
+            bench.same_bits(name, &killed);
+            assert_eq!(bench.fallbacks(&killed), bench.fallbacks(name));
+            let [a, b] = [name, &killed[..]]
+                .map(|out| bench.updates(out).iter().map(|line| line["guard"].clone()).collect::<Vec<_>>());
+            assert_eq!(a, b, "the average and the count go on");
+        }
+    }
+}
+
+#[test]
 fn a_cap_on_age_is_halved_until_rollouts_take_turns() {
     let bench = Bench::new();
     let budget = bench.at_once("nothing", 0.0);

@@ -2,11 +2,11 @@
 
 pub mod analysis;
 pub mod file;
-mod job;
-mod models;
+pub mod job;
+pub mod models;
 pub mod results;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,7 +45,7 @@ pub struct ExperimentArgs {
 
 pub fn run(args: &ExperimentArgs, global: &Global) -> Result<ExitCode, Failure> {
     let folder = Folder(args.experiments.clone());
-    let names = if args.all { folder.names()? } else { args.names.clone() };
+    let names = if args.all { in_order(&folder)? } else { args.names.clone() };
     if names.is_empty() {
         return list(&folder, global);
     }
@@ -71,22 +71,33 @@ pub fn run(args: &ExperimentArgs, global: &Global) -> Result<ExitCode, Failure> 
     Ok(if stopped { ExitCode::from(STOPPED) } else { ExitCode::SUCCESS })
 }
 
+/// All experiments, those first whose certificate others are checked against.
+fn in_order(folder: &Folder) -> Result<Vec<String>, Failure> {
+    let opened = |name: String| Ok((folder.open(&name)?, name));
+    let mut all = folder.names()?.into_iter().map(opened).collect::<Result<Vec<_>, Failure>>()?;
+    all.sort_by_key(|(experiment, _)| !matches!(experiment.analysis, analysis::Analysis::Ladder { .. }));
+    Ok(all.into_iter().map(|(_, name)| name).collect())
+}
+
 /// What there is.
 fn list(folder: &Folder, global: &Global) -> Result<ExitCode, Failure> {
-    let there = results::all(&folder.0)?;
     let mut table = Table::new(["experiment", "runs", "there", "hours", "title"]);
     let (mut all, mut objects) = (0, Vec::new());
+    let mut hashes = Hashes::of_models(models::Models::open(&folder.0)?.hashes()?);
     for name in folder.names()? {
         let experiment = folder.open(&name)?;
-        let runs: usize = experiment.arms.iter().map(|arm| experiment.seeds_of(arm).count()).sum();
-        let admissions = experiment.arms.iter().filter(|arm| arm.admit && arm.command.is_empty()).count();
-        let runs = runs + if experiment.certificate.is_some() { admissions } else { 0 };
-        let runs = if experiment.arms_of.is_some() { 0 } else { runs };
-        let own: Vec<&Line> = there.values().filter(|line| line.experiment == name).collect();
-        let hours = own.iter().fold(0.0, |sum, line| sum + line.wall_s) / 3600.0;
+        let (mut runs, mut made, mut hours) = (0, 0, 0.0);
+        if experiment.arms_of.is_none() {
+            let own = results::read(&folder.results(&name))?;
+            let jobs = job::jobs(&name, &experiment, &folder.0, &mut hashes)?;
+            runs = job::count(&experiment);
+            let there = |job: &&Job| own.iter().any(|line| job.owns(line) && job.is(line, &experiment.series));
+            made = jobs.iter().filter(there).count();
+            hours = own.iter().fold(0.0, |sum, line| sum + line.wall_s) / 3600.0;
+        }
         all += runs;
-        objects.push(json!({"experiment": name, "runs": runs, "made": own.len(), "hours": hours}));
-        table.row([name, runs.to_string(), own.len().to_string(), format!("{hours:.2}"), experiment.title]);
+        objects.push(json!({"experiment": name, "runs": runs, "made": made, "hours": hours}));
+        table.row([name, runs.to_string(), made.to_string(), format!("{hours:.2}"), experiment.title]);
     }
     if !global.json {
         super::print(format_args!("{table}{all} runs in all\n"))?;
@@ -109,24 +120,36 @@ fn run_one(
         eprintln!("{name}: looks at the runs of {}", experiment.arms_of.as_deref().unwrap_or_default());
         return Ok(0);
     }
-    models::make(&folder.0, &experiment.models)?;
-    let jobs = job::jobs(name, experiment, &folder.0, &mut Hashes::default())?;
-    let there = results::all(&folder.0)?;
-    let own: BTreeSet<String> = results::read(&folder.results(name))?.into_iter().map(|line| line.key).collect();
+    let models = models::Models::open(&folder.0)?;
+    let jobs = job::jobs(name, experiment, &folder.0, &mut Hashes::of_models(models.hashes()?))?;
     let mut writer = Writer::open(&folder.results(name))?;
-    // A run that another experiment made already is taken over.
-    for job in jobs.iter().filter(|job| !own.contains(&job.key)) {
-        if let Some(line) = there.get(&job.key) {
-            let (experiment, arm) = (name.to_owned(), job.arm.clone());
-            writer.add(&Line { experiment, arm, seed: job.seed, ..line.clone() })?;
+    let there = results::all(&folder.0)?;
+    let own = |job: &Job| there.iter().any(|line| job.owns(line) && job.is(line, &experiment.series));
+    let mut missing: VecDeque<Job> = VecDeque::new();
+    let mut taken = 0;
+    for job in jobs.iter().filter(|job| !own(job)) {
+        // A run that was made for another arm or experiment is taken over.
+        match there.iter().find(|line| job.is(line, &experiment.series)) {
+            Some(line) => writer.add(&job.taken_over(line))?,
+            None if missing.iter().any(|other| other.key == job.key) => continue,
+            None => {
+                missing.push_back(job.clone());
+                continue;
+            }
         }
+        taken += 1;
     }
-    let mut missing: VecDeque<Job> = jobs.iter().filter(|job| !there.contains_key(&job.key)).cloned().collect();
-    eprintln!("{name}: {} runs, {} of them there", jobs.len(), jobs.len() - missing.len());
+    let lacking = job::count(experiment) - jobs.len();
+    let count = jobs.iter().filter(|job| own(job)).count() + taken;
+    eprintln!("{name}: {} runs, {count} of them there", jobs.len() + lacking);
+    if lacking > 0 {
+        eprintln!("{name}: {lacking} checks have to wait: there is no certificate yet; another experiment calibrates");
+    }
     missing.truncate(most);
     if missing.is_empty() {
         return Ok(0);
     }
+    models.make(&experiment.models, stop)?;
     let threads = global.cpu()?.threads().max(1);
     let at_a_time = match args.jobs.unwrap_or(experiment.jobs) {
         0 => threads,
@@ -149,7 +172,7 @@ fn run_one(
             let (send, next, stopped) = (send.clone(), &next, &stopped);
             scope.spawn(move || {
                 while let Some(job) = (!stopped()).then(next).flatten() {
-                    let ended = job.run(each, &experiment.series, stopped);
+                    let ended = job.run(each, at_a_time, &experiment.series, stopped);
                     if send.send((job, ended)).is_err() {
                         break; // nobody listens after a failure
                     }
@@ -160,7 +183,11 @@ fn run_one(
         let mut result = Ok(());
         for (job, ended) in receive {
             let kept = ended.and_then(|ended| match ended {
-                Ended::Result(line) => writer.add(&line).map(|()| Some(line)),
+                Ended::Result(line) => {
+                    // Arms that come to the same run share it.
+                    let same = jobs.iter().filter(|other| other.key == job.key);
+                    same.map(|other| writer.add(&other.taken_over(&line))).collect::<Result<(), _>>().map(|()| Some(line))
+                }
                 Ended::Stopped => Ok(None),
             });
             match kept {

@@ -15,6 +15,8 @@ use opd::tune::write_whole;
 use serde_json::json;
 
 use super::experiment::file::Folder;
+use super::experiment::job::Hashes;
+use super::experiment::models::Models;
 use super::{Failure, Global};
 use findings::Outcome;
 use page::{Block, Page};
@@ -35,20 +37,29 @@ pub fn run(args: &ReportArgs, global: &Global) -> Result<ExitCode, Failure> {
     let mut page = Page::new("Results of experiments");
     let mut summary = vec![["experiment", "claim", "outcome", "runs", "minutes"].map(str::to_owned).to_vec()];
     let (mut bodies, mut objects) = (Vec::new(), Vec::new());
+    let mut hashes = Hashes::of_models(Models::open(&folder.0)?.hashes()?);
     for name in folder.names()? {
         let experiment = folder.open(&name)?;
-        let runs = Runs::read(&name, &experiment, &folder)?;
-        let (outcome, blocks) = findings::find(&name, &experiment, &runs)?;
+        let runs = Runs::read(&name, &experiment, &folder, &mut hashes)?;
+        let (found, blocks) = findings::find(&name, &experiment, &runs).map_err(|e| format!("{name}: {e}"))?;
+        // Whoever looks before the end could stop where it looks best.
+        let outcome = if runs.missing() > 0 { Outcome::Missing } else { found };
         let minutes = format!("{:.1}", runs.seconds() / 60.0);
         let made = runs.made();
         let shown = if experiment.arms_of.is_some() { "those of another".to_owned() } else { made.to_string() };
         summary.push(vec![name.clone(), experiment.claim.clone(), outcome.name().to_owned(), shown, minutes]);
-        objects.push(json!({"experiment": name, "outcome": outcome.name(), "runs": made, "missing": runs.missing()}));
+        objects.push(json!({"experiment": name, "outcome": outcome.name(), "runs": made, "missing": runs.missing(), "stale": runs.stale()}));
         bodies.push(Block::Heading(format!("{name}: {}", experiment.title)));
         bodies.push(Block::Text(format!("**Claim.** {}", experiment.claim)));
         bodies.push(Block::Text(format!("**Supported if.** {}", experiment.supports)));
-        if runs.missing() > 0 && outcome != Outcome::Missing {
-            bodies.push(Block::Text(format!("**Runs that are missing.** {}", runs.missing())));
+        if runs.missing() > 0 && made > 0 {
+            bodies.push(Block::Text(format!("**Not finished.** Of the runs and checks {} are missing.", runs.missing())));
+        }
+        if runs.stale() > 0 {
+            bodies.push(Block::Text(format!(
+                "{} lines are of what this file said before, and are left out.",
+                runs.stale()
+            )));
         }
         bodies.extend(blocks);
         bodies.push(Block::Text(format!("**Outcome.** {}", outcome.sentence())));

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::Failure;
-use super::analysis::Analysis;
+use super::analysis::{Analysis, Outcome};
 
 /// `experiments/NAME.toml`.
 #[derive(Clone, Debug, Deserialize)]
@@ -167,6 +167,20 @@ impl Experiment {
             }
             if arm.seeds.unwrap_or(self.seeds) == 0 {
                 return wrong(format!("arm `{}` has no seed", arm.name));
+            }
+        }
+        let (expected, bounds_alone) = match &self.analysis {
+            Analysis::Paired(paired) => (&paired.expect[..], false),
+            Analysis::Numbers { expect, .. } => (&expect[..], true),
+            _ => (&[][..], false),
+        };
+        for expect in expected {
+            let bound = matches!(expect.is, Outcome::AtLeast | Outcome::AtMost);
+            if bound && (expect.key.is_none() || expect.value.is_none()) {
+                return wrong(format!("[analysis] expects `at-least` or `at-most` of `{}`: of which `key`, and what `value`?", expect.arm));
+            }
+            if !bound && (bounds_alone || expect.key.is_some() || expect.value.is_some()) {
+                return wrong(format!("[analysis] expects of `{}` what is not a bound: `key` and `value` go with `at-least` and `at-most`, and `numbers` knows no other", expect.arm));
             }
         }
         for name in self.analysis.arms() {

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use engine::checkpoint::Checkpoint;
+use opd::calibrate::Calibration;
 use opd::clock::Stopwatch;
 use opd::config::Config;
 use serde_json::{Value, json};
@@ -44,10 +45,20 @@ pub enum Ended {
 pub struct Hashes(BTreeMap<PathBuf, String>);
 
 impl Hashes {
+    /// Those of models that may have to be made yet, by folder.
+    pub fn of_models(models: impl Iterator<Item = (PathBuf, String)>) -> Hashes {
+        Hashes(models.collect())
+    }
+
     /// The hash of what `word` names, where it is a model's folder or a file.
     fn of(&mut self, word: &str) -> Result<Option<String>, Failure> {
         let path = Path::new(word);
         if let Some(hash) = self.0.get(path) {
+            return Ok(Some(hash.clone()));
+        }
+        // A configuration has whole paths.
+        let whole = std::path::absolute(path).map(|path| normal(&path)).unwrap_or_else(|_| path.to_owned());
+        if let Some(hash) = self.0.get(&whole) {
             return Ok(Some(hash.clone()));
         }
         let hash = if path.join("config.json").is_file() {
@@ -79,6 +90,19 @@ impl Hashes {
     }
 }
 
+/// Without `.` and `..`.
+fn normal(path: &Path) -> PathBuf {
+    let mut parts = PathBuf::new();
+    for part in path.components() {
+        match part {
+            std::path::Component::ParentDir => drop(parts.pop()),
+            std::path::Component::CurDir => {}
+            part => parts.push(part),
+        }
+    }
+    parts
+}
+
 /// The runs of an experiment, in the order in which they begin: every seed of all arms before the next seed, so that what
 /// is stopped half way has whole pairs.
 pub fn jobs(name: &str, experiment: &Experiment, folder: &Path, hashes: &mut Hashes) -> Result<Vec<Job>, Failure> {
@@ -91,15 +115,23 @@ pub fn jobs(name: &str, experiment: &Experiment, folder: &Path, hashes: &mut Has
     }
     if let Some(certificate) = &experiment.certificate {
         for arm in experiment.arms.iter().filter(|arm| arm.admit && arm.command.is_empty()) {
-            jobs.push(admission(name, experiment, arm, certificate, folder, hashes)?);
+            jobs.extend(admission(name, experiment, arm, certificate, folder, hashes)?);
         }
     }
     Ok(jobs)
 }
 
-fn out_of(name: &str, arm: &str, seed: u64, command: &str) -> PathBuf {
+/// How many there will be, checks of a certificate that is not there yet included.
+pub fn count(experiment: &Experiment) -> usize {
+    let runs: usize = experiment.arms.iter().map(|arm| experiment.seeds_of(arm).count()).sum();
+    let checks = experiment.arms.iter().filter(|arm| arm.admit && arm.command.is_empty()).count();
+    runs + if experiment.certificate.is_some() { checks } else { 0 }
+}
+
+/// Where it writes; by its key, since two arms may have names that differ in signs alone.
+fn out_of(name: &str, arm: &str, seed: u64, command: &str, key: &str) -> PathBuf {
     let safe: String = arm.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
-    PathBuf::from("runs/experiments").join(name).join(format!("{safe}-{seed}-{command}"))
+    PathBuf::from("runs/experiments").join(name).join(format!("{safe}-{seed}-{command}-{}", &key[..8]))
 }
 
 fn job(
@@ -110,33 +142,37 @@ fn job(
     folder: &Path,
     hashes: &mut Hashes,
 ) -> Result<Job, Failure> {
-    let command = arm.command.first().map_or("train", String::as_str).to_owned();
-    let out = out_of(name, &arm.name, seed, &command);
-    let may_fail = arm.may_fail;
-    let of = |key, words| Job {
-        key,
-        experiment: name.to_owned(),
-        arm: arm.name.clone(),
-        seed,
-        command,
-        words,
-        out,
-        may_fail,
-    };
-    if arm.command.is_empty() {
+    let (command, words, key) = if arm.command.is_empty() {
         let set = overrides(experiment, arm, seed);
         let (run, key) = trained(experiment, &set, folder, "train", hashes)?;
         let mut words = vec!["train".to_owned(), run];
         words.extend(set.into_iter().flat_map(|set| ["--set".to_owned(), set]));
-        return Ok(of(key, words));
-    }
-    let seeded: Vec<String> = arm.command.iter().map(|word| word.replace("{seed}", &seed.to_string())).collect();
-    let key = hashes.key(&seeded[0], json!(seeded))?;
-    let out = out_of(name, &arm.name, seed, &seeded[0]);
-    let words = seeded.iter().map(|word| word.replace("{out}", &out.to_string_lossy())).collect();
-    Ok(of(key, words))
+        ("train".to_owned(), words, key)
+    } else {
+        let seeded: Vec<String> = arm.command.iter().map(|word| word.replace("{seed}", &seed.to_string())).collect();
+        let key = match (&seeded[0][..], seeded.get(1)) {
+            ("calibrate", Some(file)) => calibrated(file, hashes)?,
+            _ => hashes.key(&seeded[0], json!(seeded))?,
+        };
+        (seeded[0].clone(), seeded, key)
+    };
+    let out = out_of(name, &arm.name, seed, &command, &key);
+    let words = words.iter().map(|word| word.replace("{out}", &out.to_string_lossy())).collect();
+    let (experiment, arm, may_fail) = (name.to_owned(), arm.name.clone(), arm.may_fail);
+    Ok(Job { key, experiment, arm, seed, command, words, out, may_fail })
 }
 
+/// What a calibration is known by: its file, and the run that this names.
+fn calibrated(file: &str, hashes: &mut Hashes) -> Result<String, Failure> {
+    let (calibration, run) = Calibration::load(Path::new(file))?;
+    let mut table = serde_json::to_value(calibration)?;
+    for key in ["run", "set", "out", "jobs"] {
+        table.as_object_mut().map(|table| table.remove(key));
+    }
+    hashes.key("calibrate", json!([table, serde_json::to_value(run.known_by())?]))
+}
+
+/// The check of an arm; none while there is no certificate.
 fn admission(
     name: &str,
     experiment: &Experiment,
@@ -144,19 +180,17 @@ fn admission(
     certificate: &Path,
     folder: &Path,
     hashes: &mut Hashes,
-) -> Result<Job, Failure> {
+) -> Result<Option<Job>, Failure> {
     let text = certificate.to_string_lossy().into_owned();
-    let Some(hash) = hashes.of(&text)? else {
-        return Err(format!("{text}: there is no certificate yet; run the experiment that calibrates first").into());
-    };
+    let Some(hash) = hashes.of(&text)? else { return Ok(None) };
     let seed = experiment.first_seed;
     let set = overrides(experiment, arm, seed);
     let (run, key) = trained(experiment, &set, folder, &format!("admit {hash}"), hashes)?;
     let mut words = vec!["admit".to_owned(), run, "--certificate".to_owned(), text];
     words.extend(set.into_iter().flat_map(|set| ["--set".to_owned(), set]));
     let (experiment, command) = (name.to_owned(), "admit".to_owned());
-    let out = out_of(name, &arm.name, seed, &command);
-    Ok(Job { key, experiment, arm: arm.name.clone(), seed, command, words, out, may_fail: false })
+    let out = out_of(name, &arm.name, seed, &command, &key);
+    Ok(Some(Job { key, experiment, arm: arm.name.clone(), seed, command, words, out, may_fail: false }))
 }
 
 fn overrides(experiment: &Experiment, arm: &Arm, seed: u64) -> Vec<String> {
@@ -173,11 +207,7 @@ fn trained(
 ) -> Result<(String, String), Failure> {
     let run = folder.join(experiment.run.as_ref().expect("checked when it was opened"));
     let config = Config::load(&run, set)?;
-    let mut table: toml::Table = config.to_toml().parse()?;
-    for key in ["out", "wait_s"] {
-        table.remove(key);
-    }
-    let key = hashes.key(command, serde_json::to_value(table)?)?;
+    let key = hashes.key(command, serde_json::to_value(config.known_by())?)?;
     Ok((run.to_string_lossy().into_owned(), key))
 }
 
@@ -188,8 +218,32 @@ impl Job {
         format!("{} {}{command}, seed {}", self.experiment, self.arm, self.seed)
     }
 
-    /// Runs it to its end, or until `stopped`.
-    pub fn run(&self, threads: usize, series: &[String], stopped: &dyn Fn() -> bool) -> Result<Ended, Failure> {
+    /// Whether `line` is a result of it.
+    pub fn is(&self, line: &Line, series: &[String]) -> bool {
+        let all = self.command != "train" || series.iter().all(|key| line.series.contains_key(key));
+        line.key == self.key && all && (self.may_fail || line.error.is_none())
+    }
+
+    /// The line of a run that was made for another arm or experiment, as this one's.
+    pub fn taken_over(&self, line: &Line) -> Line {
+        let (experiment, arm) = (self.experiment.clone(), self.arm.clone());
+        Line { experiment, arm, seed: self.seed, ..line.clone() }
+    }
+
+    /// Whether `line` stands in the results of its own experiment as its own.
+    pub fn owns(&self, line: &Line) -> bool {
+        (&line.experiment, &line.arm, &line.command, line.seed)
+            == (&self.experiment, &self.arm, &self.command, self.seed)
+    }
+
+    /// Runs it to its end, one of `at_a_time` side by side, or until `stopped`.
+    pub fn run(
+        &self,
+        threads: usize,
+        at_a_time: usize,
+        series: &[String],
+        stopped: &dyn Fn() -> bool,
+    ) -> Result<Ended, Failure> {
         let watch = Stopwatch::start();
         let trains = self.command == "train";
         if self.out.exists() {
@@ -245,6 +299,8 @@ impl Job {
             exit,
             error: if good { None } else { error },
             wall_s: thousandths(watch.elapsed_s()),
+            threads,
+            at_a_time,
             leeway: env!("CARGO_PKG_VERSION").to_owned(),
         };
         if trains {
@@ -257,12 +313,17 @@ impl Job {
 }
 
 /// Where a run lay on this machine says nothing to others.
-fn without_paths(mut result: Value) -> Value {
-    if let Some(object) = result.as_object_mut() {
-        object.retain(|_, value| !value.as_str().is_some_and(|text| text.starts_with('/')));
-        object.remove("out");
+fn without_paths(result: Value) -> Value {
+    match result {
+        Value::Object(all) => {
+            let stays = |(key, value): &(String, Value)| {
+                key != "out" && !value.as_str().is_some_and(|text| Path::new(text).is_absolute())
+            };
+            Value::Object(all.into_iter().filter(stays).map(|(key, value)| (key, without_paths(value))).collect())
+        }
+        Value::Array(all) => Value::Array(all.into_iter().map(without_paths).collect()),
+        other => other,
     }
-    result
 }
 
 fn thousandths(x: f64) -> f64 {
@@ -281,7 +342,8 @@ fn short(value: &Value) -> Value {
 #[allow(clippy::type_complexity)] // said above
 fn curve(path: &Path, wanted: &[String]) -> Result<(Vec<Value>, BTreeMap<String, Vec<Value>>), Failure> {
     let mut curve = Vec::new();
-    let mut series: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+    // A key that no update has was asked for all the same.
+    let mut series: BTreeMap<String, Vec<Value>> = wanted.iter().map(|key| (key.clone(), Vec::new())).collect();
     let (mut seconds, mut flop) = (0.0, 0.0);
     for text in fs::read_to_string(path).unwrap_or_default().lines() {
         let line: Value = serde_json::from_str(text)?;

@@ -1,19 +1,28 @@
 //! The models of experiments: made by commands with fixed seeds, so that any machine makes the same bits, and checked.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use engine::checkpoint::Checkpoint;
 use serde::Deserialize;
 
 use super::Failure;
 
+/// How often a command is looked at.
+const LOOK: Duration = Duration::from_millis(50);
+
 /// `experiments/models.toml`.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Models {
+pub struct Models {
     #[serde(rename = "model")]
     models: Vec<Model>,
+    /// The file.
+    #[serde(skip)]
+    path: PathBuf,
 }
 
 /// A model.
@@ -29,26 +38,47 @@ struct Model {
     hash: String,
 }
 
-/// Makes those of `wanted` that are not there.
-pub fn make(folder: &Path, wanted: &[String]) -> Result<(), Failure> {
-    if wanted.is_empty() {
-        return Ok(());
+impl Models {
+    /// Those of a folder of experiments; none where it has no such file.
+    pub fn open(folder: &Path) -> Result<Models, Failure> {
+        let path = folder.join("models.toml");
+        match std::fs::read_to_string(&path) {
+            Ok(text) => {
+                let read: Models = toml::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))?;
+                Ok(Models { path, ..read })
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Models { path, ..Models::default() }),
+            Err(e) => Err(format!("{}: {e}", path.display()).into()),
+        }
     }
-    let path = folder.join("models.toml");
-    let text = std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-    let Models { models } = toml::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))?;
-    for name in wanted {
-        let Some(model) = models.iter().find(|model| model.name == *name) else {
-            return Err(format!("{}: there is no model `{name}`", path.display()).into());
-        };
-        model.ready()?;
+
+    /// Hashes that they have, by folder, whether they are made yet or not.
+    pub fn hashes(&self) -> Result<impl Iterator<Item = (PathBuf, String)>, Failure> {
+        let whole = |model: &Model| Ok((std::path::absolute(&model.out)?, model.hash.clone()));
+        Ok(self.models.iter().map(whole).collect::<Result<Vec<_>, Failure>>()?.into_iter())
     }
-    Ok(())
+
+    /// Makes those of `wanted` that are not there, until `stop`.
+    pub fn make(&self, wanted: &[String], stop: &AtomicBool) -> Result<(), Failure> {
+        for name in wanted {
+            let Some(model) = self.models.iter().find(|model| model.name == *name) else {
+                return Err(format!("{}: there is no model `{name}`", self.path.display()).into());
+            };
+            model.ready(stop)?;
+        }
+        Ok(())
+    }
 }
 
 impl Model {
-    fn ready(&self) -> Result<(), Failure> {
+    fn ready(&self, stop: &AtomicBool) -> Result<(), Failure> {
         let shown = self.out.display();
+        if let Some(folder) = self.out.parent() {
+            std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+        }
+        // Another process that needs it waits for this one, and finds it made.
+        let lock = File::create(self.out.with_extension("lock")).map_err(|e| format!("{shown}.lock: {e}"))?;
+        lock.lock().map_err(|e| format!("{shown}.lock: {e}"))?;
         if !self.out.join("config.json").exists() {
             eprintln!("making the model {} in {shown}", self.name);
             // Whole or not at all: under another name until it is finished.
@@ -62,10 +92,7 @@ impl Model {
                 let text = |path: &Path| path.to_string_lossy().into_owned();
                 let (made, part) = (text(&made), text(&part));
                 let words = words.iter().map(|word| word.replace("{out}", &made).replace("{part}", &part));
-                let status = Command::new(std::env::current_exe()?).args(words).arg("--quiet").status()?;
-                if !status.success() {
-                    return Err(format!("{}: a command that makes it failed ({status})", self.name).into());
-                }
+                self.command(words, stop)?;
             }
             std::fs::rename(&made, &self.out).map_err(|e| format!("{shown}: {e}; no command wrote {{out}}"))?;
             std::fs::remove_dir_all(&part)?;
@@ -80,5 +107,22 @@ impl Model {
             self.name, self.hash
         )
         .into())
+    }
+
+    fn command(&self, words: impl Iterator<Item = String>, stop: &AtomicBool) -> Result<(), Failure> {
+        let mut child = Command::new(std::env::current_exe()?).args(words).arg("--quiet").spawn()?;
+        loop {
+            let status = child.try_wait()?;
+            if stop.load(Ordering::Relaxed) {
+                child.kill()?;
+                child.wait()?;
+                return Err(format!("{}: stopped before it was made", self.name).into());
+            }
+            match status {
+                Some(status) if status.success() => return Ok(()),
+                Some(status) => return Err(format!("{}: a command that makes it failed ({status})", self.name).into()),
+                None => std::thread::sleep(LOOK),
+            }
+        }
     }
 }

@@ -40,6 +40,12 @@ pub struct Line {
     pub error: Option<String>,
     /// Seconds that it took.
     pub wall_s: f64,
+    /// Threads that it had; 0 where that was not kept.
+    #[serde(default)]
+    pub threads: usize,
+    /// How many runs were going on side by side, itself included; 0 where that was not kept.
+    #[serde(default)]
+    pub at_a_time: usize,
     /// The version that made it.
     pub leeway: String,
 }
@@ -60,16 +66,16 @@ pub fn read(path: &Path) -> Result<Vec<Line>, Failure> {
     (1..).zip(bytes[..whole].split_inclusive(|&byte| byte == b'\n')).map(line).collect()
 }
 
-/// All lines of a folder's results, by key.
-pub fn all(folder: &Path) -> Result<BTreeMap<String, Line>, Failure> {
+/// All lines of a folder's results, file by file.
+pub fn all(folder: &Path) -> Result<Vec<Line>, Failure> {
     let results = folder.join("results");
-    let mut found = BTreeMap::new();
-    let Ok(entries) = fs::read_dir(&results) else { return Ok(found) };
-    for entry in entries {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "jsonl") {
-            found.extend(read(&path)?.into_iter().map(|line| (line.key.clone(), line)));
-        }
+    let Ok(entries) = fs::read_dir(&results) else { return Ok(Vec::new()) };
+    let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<PathBuf>, Failure>>()?;
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "jsonl"));
+    paths.sort();
+    let mut found = Vec::new();
+    for path in paths {
+        found.extend(read(&path)?);
     }
     Ok(found)
 }
@@ -127,6 +133,8 @@ mod tests {
             exit: 0,
             error: None,
             wall_s: 1.0,
+            threads: 1,
+            at_a_time: 2,
             leeway: "0".to_owned(),
         }
     }
@@ -146,7 +154,7 @@ mod tests {
             let before = read(&path).unwrap().len();
             Writer::open(&path).unwrap().add(&line("c")).unwrap();
             let found = all(dir.path()).unwrap();
-            assert_eq!((found.len(), found.contains_key("c")), (before + 1, true), "{len} bytes");
+            assert_eq!((found.len(), found.iter().any(|line| line.key == "c")), (before + 1, true), "{len} bytes");
         }
         fs::write(&path, "{}\n").unwrap();
         assert!(read(&path).unwrap_err().to_string().contains("e.jsonl:1: not a result"));

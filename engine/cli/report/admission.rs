@@ -31,6 +31,7 @@ struct Case {
     fails: bool,
 }
 
+/// Verdicts, beside what became of each configuration.
 pub fn find(
     name: &str,
     experiment: &Experiment,
@@ -127,7 +128,8 @@ pub fn find(
     for path in others {
         transfers.extend(transfer(path, experiment, runs, &dots, quality)?);
     }
-    let picture = scatter::draw(&dots, quality.margin, None)?;
+    let drawn: Vec<Dot> = dots.into_iter().filter(|dot| dot.worse.is_finite()).collect();
+    let picture = scatter::draw(&drawn, quality.margin, None)?;
     let mut blocks = vec![Block::Table(rows), Block::Table(confusion), Block::Table(rules), Block::List(items)];
     blocks.extend(transfers);
     let words = "Loss of quality by mismatch of every configuration".to_owned();

@@ -50,9 +50,9 @@ impl Outcome {
 
 pub fn find(name: &str, experiment: &Experiment, runs: &Runs) -> Result<(Outcome, Vec<Block>), Failure> {
     Ok(match &experiment.analysis {
-        Analysis::Paired(paired) => self::paired(experiment, runs, paired),
+        Analysis::Paired(paired) => self::paired(experiment, runs, paired)?,
         Analysis::Numbers { columns, expect, any, worst_units } => {
-            let (outcome, mut blocks) = numbers(experiment, runs, columns, expect, *any);
+            let (outcome, mut blocks) = numbers(experiment, runs, columns, expect, *any)?;
             if *worst_units > 0 && outcome != Outcome::Missing {
                 blocks.push(Block::Table(units(experiment, runs, *worst_units)));
             }
@@ -93,45 +93,70 @@ fn arms(experiment: &Experiment, runs: &Runs, quality: Option<&Quality>, columns
     rows
 }
 
-fn paired(experiment: &Experiment, runs: &Runs, paired: &Paired) -> (Outcome, Vec<Block>) {
+fn paired(experiment: &Experiment, runs: &Runs, paired: &Paired) -> Result<(Outcome, Vec<Block>), Failure> {
     let quality = &paired.quality;
     let (mut items, mut all) = (Vec::new(), true);
     for expect in &paired.expect {
         let than = expect.than.as_ref().unwrap_or(&quality.baseline);
-        let held = match (expect.is, expect.value) {
-            (Is::AtLeast | Is::AtMost, _) => bound(runs, expect),
-            _ => runs.difference(quality, &expect.arm, than).map(|d| {
-                let held = match expect.is {
-                    Is::Better => d.ci95.low > 0.0,
-                    Is::NotBetter => d.ci95.low <= 0.0,
-                    Is::Worse => d.ci95.high < 0.0,
-                    _ => d.lower95 > -quality.margin,
-                };
-                let word = match expect.is {
-                    Is::Better => "better than",
-                    Is::NotBetter => "not better than",
-                    Is::Worse => "worse than",
-                    _ => "within the margin of",
-                };
-                (held, format!("`{}` {word} `{than}`: {}", expect.arm, interval(&d)))
-            }),
+        let held = if matches!(expect.is, Is::AtLeast | Is::AtMost) {
+            bound(runs, expect)?
+        } else {
+            known(runs, &expect.arm, &quality.metric)?;
+            compared(runs, quality, expect, than)
         };
-        let Some((held, words)) = held else { return (Outcome::Missing, Vec::new()) };
+        let Some((held, words)) = held else { return Ok((Outcome::Missing, Vec::new())) };
         all &= held;
         items.push(format!("{}: {words}", if held { "yes" } else { "no" }));
     }
     let table = arms(experiment, runs, Some(quality), &paired.columns);
-    (Outcome::of(all), vec![Block::Table(table), Block::List(items)])
+    Ok((Outcome::of(all), vec![Block::Table(table), Block::List(items)]))
 }
 
-fn bound(runs: &Runs, expect: &Expect) -> Option<(bool, String)> {
-    let (key, value) = (expect.key.as_deref()?, expect.value?);
-    let mean = runs.mean(&expect.arm, key)?;
+/// An arm against another, whether it is as expected; a run that failed is worse than any that did not.
+fn compared(runs: &Runs, quality: &Quality, expect: &Expect, than: &str) -> Option<(bool, String)> {
+    let word = match expect.is {
+        Is::Better => "better than",
+        Is::NotBetter => "better by no more than the margin than",
+        Is::Worse => "worse than",
+        _ => "within the margin of",
+    };
+    let (own, its) = (runs.failed(&expect.arm), runs.failed(than));
+    if own + its > 0 {
+        let held = match expect.is {
+            Is::Worse | Is::NotBetter => own > its,
+            _ => own < its,
+        };
+        return Some((held, format!("`{}` {word} `{than}`: {own} and {its} runs failed", expect.arm)));
+    }
+    let d = runs.difference(quality, &expect.arm, than)?;
+    let held = match expect.is {
+        Is::Better => d.ci95.low > 0.0,
+        Is::NotBetter => d.mean + (d.mean - d.lower95) < quality.margin,
+        Is::Worse => d.ci95.high < 0.0,
+        _ => d.lower95 > -quality.margin,
+    };
+    Some((held, format!("`{}` {word} `{than}`: {}", expect.arm, interval(&d))))
+}
+
+/// A number that finished runs do not have is a mistake in the file.
+fn known(runs: &Runs, arm: &str, column: &str) -> Result<(), Failure> {
+    if runs.unknown(arm, column) {
+        return Err(format!("[analysis] asks for `{column}` of the arm `{arm}`, and its results have no such number").into());
+    }
+    Ok(())
+}
+
+fn bound(runs: &Runs, expect: &Expect) -> Result<Option<(bool, String)>, Failure> {
+    let (Some(key), Some(value)) = (expect.key.as_deref(), expect.value) else {
+        return Err(format!("[analysis] expects something of `{}` without `key` or `value`", expect.arm).into());
+    };
+    known(runs, &expect.arm, key)?;
+    let Some(mean) = runs.mean(&expect.arm, key) else { return Ok(None) };
     let (held, word) = match expect.is {
         Is::AtLeast => (mean >= value, "at least"),
         _ => (mean <= value, "at most"),
     };
-    Some((held, format!("`{key}` of `{}` {word} {value}: {}", expect.arm, dash(Some(mean)))))
+    Ok(Some((held, format!("`{key}` of `{}` {word} {value}: {}", expect.arm, dash(Some(mean))))))
 }
 
 fn numbers(
@@ -140,15 +165,15 @@ fn numbers(
     columns: &[String],
     expect: &[Expect],
     any: bool,
-) -> (Outcome, Vec<Block>) {
+) -> Result<(Outcome, Vec<Block>), Failure> {
     let (mut items, mut held_all) = (Vec::new(), Vec::new());
     for expect in expect {
-        let Some((held, words)) = bound(runs, expect) else { return (Outcome::Missing, Vec::new()) };
+        let Some((held, words)) = bound(runs, expect)? else { return Ok((Outcome::Missing, Vec::new())) };
         held_all.push(held);
         items.push(format!("{}: {words}", if held { "yes" } else { "no" }));
     }
     let all = if any { held_all.contains(&true) } else { !held_all.contains(&false) };
-    (Outcome::of(all), vec![Block::Table(arms(experiment, runs, None, columns)), Block::List(items)])
+    Ok((Outcome::of(all), vec![Block::Table(arms(experiment, runs, None, columns)), Block::List(items)]))
 }
 
 /// The units of each arm that carry most of the mismatch, side by side.
@@ -247,8 +272,13 @@ fn dash_one(x: Option<f64>) -> String {
 
 /// D, loss of quality and kind of every arm that has them, but for the baseline.
 pub fn dots(experiment: &Experiment, runs: &Runs, quality: &Quality) -> Vec<Dot> {
-    let arms = experiment.arms.iter().filter(|arm| arm.name != quality.baseline);
+    let arms = experiment.arms.iter().filter(|arm| arm.name != quality.baseline && arm.command.is_empty());
     arms.filter_map(|arm| {
+        if runs.failed(&arm.name) > 0 {
+            // Worse than whatever has an end.
+            let (arm, group) = (arm.name.clone(), arm.group.clone());
+            return Some(Dot { arm, group, nats: f64::NAN, worse: f64::INFINITY, half: 0.0 });
+        }
         let d = runs.difference(quality, &arm.name, &quality.baseline)?;
         let nats = runs.mean(&arm.name, "mismatch_nats")?;
         Some(Dot { arm: arm.name.clone(), group: arm.group.clone(), nats, worse: -d.mean, half: d.ci95.width() / 2.0 })
@@ -263,7 +293,8 @@ fn one_scale(
     runs: &Runs,
     quality: &Quality,
 ) -> Result<(Outcome, Vec<Block>), Failure> {
-    let dots = dots(experiment, runs, quality);
+    let mut dots = dots(experiment, runs, quality);
+    dots.retain(|dot| dot.worse.is_finite()); // what has no end has no D of a run either
     let pairs: Vec<(f64, f64)> = dots.iter().map(|dot| (dot.nats, dot.worse)).collect();
     let Some(rank) = rank_correlation(&pairs).filter(|_| pairs.len() >= 8) else {
         return Ok((Outcome::Missing, Vec::new()));
@@ -303,39 +334,56 @@ fn time_to_quality(analysis: &Analysis, runs: &Runs) -> (Outcome, Vec<Block>) {
         unreachable!("called for no other");
     };
     let at = |line: &Line, goal: f64| reach(line, goal, *window, *accuracy, *flop);
-    let (mut rows, mut ratios) =
-        (vec![vec!["seed".to_owned(), baseline.clone(), arm.clone(), "ratio".to_owned()]], Vec::new());
-    let mut gains = Vec::new();
+    let (mut gains, mut ratios, mut rows) = (Vec::new(), Vec::new(), Vec::new());
     for line in runs.of(baseline) {
         let Some(other) = runs.of(arm).find(|other| other.seed == line.seed) else { continue };
         let smooth = smoothed(line, *window, *accuracy);
         let (Some(first), Some(last)) = (smooth.first().map(|p| p.0), smooth.last().map(|p| p.0)) else { continue };
-        let goal = first + share * (last - first);
         gains.push(last - first);
-        let (own, its) = (at(line, goal), at(other, goal));
-        // A run that never gets there counts as infinitely late.
-        let by = own / its;
-        ratios.push(by);
         let show = |x: f64| if x.is_finite() { format!("{x:.3e}") } else { "never".to_owned() };
-        rows.push(vec![line.seed.to_string(), show(own), show(its), format!("{by:.2}")]);
+        let mut row = vec![line.seed.to_string(), format!("{:.4}", last - first)];
+        if last > first {
+            let goal = first + share * (last - first);
+            let (own, its) = (at(line, goal), at(other, goal));
+            // A run that never gets there counts as infinitely late.
+            ratios.push(own / its);
+            row.extend([show(own), show(its), format!("{:.2}", own / its)]);
+        } else {
+            row.extend(["-", "-", "-"].map(str::to_owned)); // there is no goal
+        }
+        rows.push(row);
     }
-    let Some(median) = median_interval(&ratios).filter(|m| m.n >= 5) else { return (Outcome::Missing, Vec::new()) };
-    let gain = median_interval(&gains).map_or(f64::NAN, |gains| gains.median);
-    let gained = gain > 0.0 && gain >= *least_gain;
-    let held = median.median >= *ratio;
+    let Some(gain) = median_interval(&gains).filter(|m| m.n >= 5).map(|m| m.median) else {
+        return (Outcome::Missing, Vec::new());
+    };
+    let yes = |held: bool| if held { "yes" } else { "no" };
+    let gained = gain > 0.0 && gain >= *least_gain && ratios.len() == gains.len();
     let mut items = vec![format!(
-        "{}: `{baseline}` gains more than 0 and at least {least_gain}, so that its quality is a goal: {gain:.4}",
-        if gained { "yes" } else { "no" }
+        "{}: `{baseline}` gains with every seed, and at least {least_gain} in the median, so that its quality is a goal: {gain:.4}",
+        yes(gained)
     )];
-    items.push(format!(
-        "{}: `{arm}` at least {ratio} times sooner than `{baseline}`: {:.2} ({:.2} to {:.2}, confidence {:.0}%)",
-        if held { "yes" } else { "no" },
-        median.median,
-        median.interval.low,
-        median.interval.high,
-        100.0 * median.confidence
-    ));
-    (if gained { Outcome::of(held) } else { Outcome::Void }, vec![Block::Table(rows), Block::List(items)])
+    // Seconds are of whole machines: other threads, or other runs beside them, and they say nothing.
+    let alike = |line: &Line| runs.of(baseline).all(|one| (one.threads, one.at_a_time) == (line.threads, line.at_a_time));
+    let same = *flop || runs.of(baseline).chain(runs.of(arm)).all(alike);
+    if !*flop {
+        items.push(format!("{}: all runs had the same threads and as many runs beside them", yes(same)));
+    }
+    let mut held = false;
+    if let Some(median) = median_interval(&ratios) {
+        held = median.median >= *ratio;
+        items.push(format!(
+            "{}: `{arm}` at least {ratio} times sooner than `{baseline}`: {:.2} ({:.2} to {:.2}, confidence {:.0}%)",
+            yes(held),
+            median.median,
+            median.interval.low,
+            median.interval.high,
+            100.0 * median.confidence
+        ));
+    }
+    let unit = if *flop { "operations" } else { "seconds" };
+    let heading = ["seed", "gain", &format!("{baseline}, {unit}"), &format!("{arm}, {unit}"), "ratio"].map(str::to_owned);
+    rows.insert(0, heading.to_vec());
+    (if gained && same { Outcome::of(held) } else { Outcome::Void }, vec![Block::Table(rows), Block::List(items)])
 }
 
 /// Quality, more being better, averaged over `window` evaluations, with seconds and operations until the last of them.
@@ -359,4 +407,103 @@ fn smoothed(line: &Line, window: usize, accuracy: bool) -> Vec<(f64, f64, f64)> 
 fn reach(line: &Line, goal: f64, window: usize, accuracy: bool, flop: bool) -> f64 {
     let reached = smoothed(line, window, accuracy).into_iter().find(|p| p.0 >= goal);
     reached.map_or(f64::INFINITY, |p| if flop { p.2 } else { p.1 })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::json;
+
+    use super::*;
+
+    /// Runs of arms `a` and `b`, one a seed, of quality `x`, with a curve of an evaluation a second.
+    fn runs(a: &[f64], b: &[f64]) -> Runs {
+        let line = |arm: &str, seed: usize, x: f64| Line {
+            key: String::new(),
+            experiment: "e".to_owned(),
+            arm: arm.to_owned(),
+            seed: seed as u64,
+            command: "train".to_owned(),
+            result: json!({"x": x}),
+            curve: (0..=4).map(|at| json!([at, 0.0, -x * f64::from(at), f64::from(at), 10.0])).collect(),
+            series: BTreeMap::new(),
+            exit: 0,
+            error: if x.is_nan() { Some("error: loss".to_owned()) } else { None },
+            wall_s: 1.0,
+            threads: 1,
+            at_a_time: 1,
+            leeway: "0".to_owned(),
+        };
+        let arm = |name: &'static str, values: &[f64]| -> Vec<Line> {
+            values.iter().enumerate().map(|(seed, &x)| line(name, seed, x)).collect()
+        };
+        Runs::of_lines([arm("a", a), arm("b", b)].concat())
+    }
+
+    fn quality() -> Quality {
+        Quality { metric: "x".to_owned(), less_is_better: false, margin: 0.5, baseline: "a".to_owned() }
+    }
+
+    fn held(runs: &Runs, is: Is) -> bool {
+        let expect = Expect { arm: "b".to_owned(), than: None, is, key: None, value: None };
+        compared(runs, &quality(), &expect, "a").expect("pairs").0
+    }
+
+    #[test]
+    fn what_is_expected_of_an_arm() {
+        let (better, same) = (runs(&[1.0, 2.0, 3.0], &[2.1, 3.0, 3.9]), runs(&[1.0, 2.0, 3.0], &[1.1, 1.9, 3.0]));
+        let worse = runs(&[2.1, 3.0, 3.9], &[1.0, 2.0, 3.0]);
+        let wide = runs(&[1.0, 2.0, 3.0], &[3.0, 0.0, 3.5]);
+        let table = [
+            (&better, [true, false, false, true]),
+            (&same, [false, false, true, true]),
+            (&worse, [false, true, true, false]),
+            (&wide, [false, false, false, false]), // too few seeds to say anything
+        ];
+        for (runs, want) in table {
+            assert_eq!([Is::Better, Is::Worse, Is::NotBetter, Is::NotWorse].map(|is| held(runs, is)), want);
+        }
+        // Of runs that failed no difference is left, and they do not vanish.
+        let failed = runs(&[1.0, 2.0, 3.0], &[1.0, f64::NAN, 3.0]);
+        assert_eq!([Is::Better, Is::Worse, Is::NotWorse].map(|is| held(&failed, is)), [false, true, false]);
+    }
+
+    #[test]
+    fn numbers_that_are_not_there_are_mistakes() {
+        let runs = runs(&[1.0, 2.0], &[1.0, 2.0]);
+        let expect = |key: &str| Expect {
+            arm: "a".to_owned(),
+            than: None,
+            is: Is::AtLeast,
+            key: Some(key.to_owned()),
+            value: Some(1.5),
+        };
+        assert_eq!(bound(&runs, &expect("x")).unwrap().map(|(held, _)| held), Some(true));
+        assert!(bound(&runs, &expect("y")).unwrap_err().to_string().contains("`y` of the arm `a`"));
+    }
+
+    #[test]
+    fn a_time_to_quality_needs_a_goal() {
+        let analysis = |least_gain: f64| Analysis::TimeToQuality {
+            baseline: "a".to_owned(),
+            arm: "b".to_owned(),
+            share: 0.5,
+            window: 1,
+            ratio: 2.0,
+            accuracy: false,
+            flop: false,
+            least_gain,
+        };
+        // Half of the baseline's gain of 4 is there after 2 seconds, and in the arm after 1.
+        let sooner = runs(&[1.0; 5], &[2.0; 5]);
+        assert_eq!(time_to_quality(&analysis(0.0), &sooner).0, Outcome::Supported);
+        assert_eq!(time_to_quality(&analysis(5.0), &sooner).0, Outcome::Void, "it gains 4");
+        assert_eq!(time_to_quality(&analysis(0.0), &runs(&[1.0; 5], &[1.0; 5])).0, Outcome::NotSupported);
+        let one_does_not = runs(&[1.0, 1.0, -1.0, 1.0, 1.0], &[2.0; 5]);
+        assert_eq!(time_to_quality(&analysis(0.0), &one_does_not).0, Outcome::Void);
+        assert_eq!(time_to_quality(&analysis(0.0), &runs(&[1.0; 4], &[2.0; 4])).0, Outcome::Missing);
+        // An arm that never gets there is infinitely late, in most runs at least.
+        assert_eq!(time_to_quality(&analysis(0.0), &runs(&[1.0; 5], &[0.1; 5])).0, Outcome::NotSupported);
+    }
 }

@@ -7,25 +7,37 @@ use budget::ladder::{Differences, differences};
 use super::super::Failure;
 use super::super::experiment::analysis::Quality;
 use super::super::experiment::file::{Experiment, Folder};
+use super::super::experiment::job::{self, Hashes, Job};
 use super::super::experiment::results::{self, Line};
 
 /// Lines by arm, command and seed.
 pub struct Runs {
     lines: BTreeMap<(String, String, u64), Line>,
     wanted: usize,
+    stale: usize,
 }
 
 impl Runs {
-    pub fn read(name: &str, experiment: &Experiment, folder: &Folder) -> Result<Runs, Failure> {
-        let file = folder.results(experiment.arms_of.as_deref().unwrap_or(name));
-        let asked = |line: &Line| {
-            let arm = experiment.arms.iter().find(|arm| arm.name == line.arm);
-            arm.is_some_and(|arm| line.command == "admit" || experiment.seeds_of(arm).contains(&line.seed))
-        };
-        let lines = results::read(&file)?.into_iter().filter(asked);
-        let lines = lines.map(|line| ((line.arm.clone(), line.command.clone(), line.seed), line)).collect();
-        let wanted = experiment.arms.iter().map(|arm| experiment.seeds_of(arm).count()).sum();
-        Ok(Runs { lines, wanted })
+    /// Those that are results of what the file says now; others are counted, and not looked at.
+    pub fn read(name: &str, experiment: &Experiment, folder: &Folder, hashes: &mut Hashes) -> Result<Runs, Failure> {
+        let name = experiment.arms_of.as_deref().unwrap_or(name);
+        let jobs = job::jobs(name, experiment, &folder.0, hashes)?;
+        let all = results::read(&folder.results(name))?;
+        let of = |job: &Job| all.iter().rfind(|line| job.owns(line) && job.is(line, &experiment.series));
+        let lines: BTreeMap<_, Line> = jobs
+            .iter()
+            .filter_map(of)
+            .map(|line| ((line.arm.clone(), line.command.clone(), line.seed), line.clone()))
+            .collect();
+        Ok(Runs { wanted: job::count(experiment), stale: all.len() - lines.len(), lines })
+    }
+
+    /// Of these lines.
+    #[cfg(test)]
+    pub fn of_lines(lines: Vec<Line>) -> Runs {
+        let wanted = lines.len();
+        let lines = lines.into_iter().map(|line| ((line.arm.clone(), line.command.clone(), line.seed), line)).collect();
+        Runs { lines, wanted, stale: 0 }
     }
 
     /// Runs that are there, but for checks of admission.
@@ -33,8 +45,19 @@ impl Runs {
         self.lines.keys().filter(|(_, command, _)| command != "admit").count()
     }
 
+    /// Runs and checks that are not there.
     pub fn missing(&self) -> usize {
-        self.wanted.saturating_sub(self.made())
+        self.wanted.saturating_sub(self.lines.len())
+    }
+
+    /// Lines of what the file says no more.
+    pub fn stale(&self) -> usize {
+        self.stale
+    }
+
+    /// How many of an arm's runs ended with an error.
+    pub fn failed(&self, arm: &str) -> usize {
+        self.of(arm).filter(|line| line.error.is_some()).count()
     }
 
     pub fn seconds(&self) -> f64 {
@@ -50,6 +73,12 @@ impl Runs {
     /// The check of an arm.
     pub fn admission(&self, arm: &str) -> Option<&Line> {
         self.lines.iter().find(|(key, _)| key.0 == arm && key.1 == "admit").map(|(_, line)| line)
+    }
+
+    /// Whether an arm has runs of which none has this number: a name that is wrong, since runs that failed are not asked.
+    pub fn unknown(&self, arm: &str, column: &str) -> bool {
+        let mut whole = self.of(arm).filter(|line| line.error.is_none()).peekable();
+        whole.peek().is_some() && whole.all(|line| number(line, column).is_none())
     }
 
     /// The mean of a number over an arm's seeds; none where a run lacks it.

@@ -6,7 +6,7 @@ use std::path::Path;
 use budget::admission::Verdict;
 use budget::guard::{Guard, Lever, Levers, Parts, Settings, State, lever};
 use engine::engine::Device;
-use opd::config::{Budget, Config, Held, Schedule};
+use opd::config::{Budget, Config, Held, InFlight, Schedule};
 use opd::train::{InForce, Lower, Trainer, UpdateReport};
 use serde_json::{Value, json};
 
@@ -140,8 +140,12 @@ impl Watch {
     /// Takes an update; what is added to its line comes back.
     pub fn updated(&mut self, trainer: &Trainer, report: &UpdateReport) -> Value {
         // A run that is n steps off is to have the same bits when it was interrupted, and then D of its first updates cannot be
-        // measured: there k3, which the logged logprobs always give, has the decision alone.
-        let exact = !matches!(trainer.config().schedule, Schedule::StepsOff(_));
+        // measured: there k3, which the logged logprobs always give, has the decision alone. So it has where running rollouts
+        // keep keys and values of earlier versions, which D does not see, and where some tokens have no D.
+        let config = trainer.config();
+        let exact = !matches!(config.schedule, Schedule::StepsOff(_))
+            && config.rollout.in_flight != InFlight::Keep
+            && report.age.as_ref().is_none_or(|age| age.unmeasured == 0);
         if self.guard.watch(report.k3, exact.then_some(report.mismatch_nats)) {
             self.due = Some(report.clone());
         }

@@ -44,8 +44,8 @@ pub fn task_hash(config: &Config, origin: &Origin) -> String {
 
 /// Hash of what all runs of a calibration have in common: the resolved run file without seed, `out` and `wait_s`.
 pub(super) fn config_hash(config: &Config, origin: &Origin) -> String {
-    let mut table: toml::Table = config.to_toml().parse().expect("a resolved configuration is TOML");
-    for key in ["seed", "out", "wait_s", "noise"] {
+    let mut table = config.known_by();
+    for key in ["seed", "noise"] {
         table.remove(key);
     }
     let mut set = |key: &str, value: toml::Value| drop(table.insert(key.to_owned(), value));

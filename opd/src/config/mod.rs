@@ -211,6 +211,9 @@ pub struct PromptTask {
     pub teachers: BTreeMap<String, PathBuf>,
 }
 
+/// Keys that came after runs were first known by a hash, and what runs did before.
+const YOUNGER: [(&str, &str, i64); 2] = [("eval", "kl_prompts", 64), ("train", "decay", 0)];
+
 impl Config {
     /// The teachers in this run's order: `teacher`, then those of `task.teachers` by name, each with its folder. A prompt's
     /// teacher is an index into it.
@@ -350,6 +353,24 @@ pub struct Dynamics {
 }
 
 impl Config {
+    /// The resolved file as data that a run is known by: without where it goes and how long it waits, and without keys that are
+    /// younger than the first hashes, where they stand at what runs did before there was such a key. So a hash of it outlives
+    /// a version that brings a key.
+    #[must_use]
+    pub fn known_by(&self) -> toml::Table {
+        let mut table: toml::Table = self.to_toml().parse().expect("a resolved configuration is TOML");
+        for key in ["out", "wait_s"] {
+            table.remove(key);
+        }
+        for (part, key, before) in YOUNGER {
+            let part = table.get_mut(part).and_then(toml::Value::as_table_mut);
+            if let Some(part) = part.filter(|part| part.get(key).and_then(toml::Value::as_integer) == Some(before)) {
+                part.remove(key);
+            }
+        }
+        table
+    }
+
     /// The resolved file, every value written out.
     ///
     /// # Panics

@@ -375,3 +375,19 @@ fn files_are_read_and_named() {
     let wrong = Config::load(&file, &[]).unwrap_err().to_string();
     assert_eq!(wrong, format!("{}:1: `student` is 1, a whole number; it must be text in quotes", file.display()));
 }
+
+/// A new key has to be given the value that runs before it had, in `YOUNGER`, or calibrations and results of experiments are
+/// of another configuration all at once.
+#[test]
+fn what_a_run_is_known_by_outlives_new_keys() {
+    let mut table = parse(SMALLEST).unwrap().known_by();
+    for path in ["student", "teacher"] {
+        table.remove(path);
+    }
+    let text = serde_json::to_string(&table).unwrap();
+    assert_eq!(
+        blake3::hash(text.as_bytes()).to_hex()[..16],
+        *"0",
+        "{text}"
+    );
+}

@@ -37,6 +37,8 @@ pub(super) enum Work {
     Reinforce,
     /// The teacher samples and scores.
     Offline,
+    /// The teacher samples, and its text alone is learnt from.
+    Text,
 }
 
 impl Sizes {
@@ -46,11 +48,11 @@ impl Sizes {
         let mut flop = FlopReport::default();
         for (asked, rollout) in rollouts {
             let (teacher, student) = (self.teachers[asked.teacher] as f64, self.student as f64);
-            let sampler = if work == Work::Offline { teacher } else { student };
+            let sampler = if matches!(work, Work::Offline | Work::Text) { teacher } else { student };
             let (prompt, completion) = (asked.prompt.len() as f64, rollout.ids.len() as f64);
             let asked_once = if rollout.sample % u64::from(samples) == 0 { prompt } else { 0.0 };
             flop.rollout += 2.0 * sampler * (asked_once + completion);
-            flop.teacher += if work == Work::Reinforce { 0.0 } else { 2.0 * teacher * (prompt + completion) };
+            flop.teacher += if matches!(work, Work::Reinforce | Work::Text) { 0.0 } else { 2.0 * teacher * (prompt + completion) };
             flop.train += 6.0 * student * (prompt + completion);
         }
         flop

@@ -93,6 +93,9 @@ impl Trainer {
         }
         now.apply(&mut self.config);
         self.in_force = Some(now);
+        if self.updates() >= u64::from(self.config.updates) {
+            return Ok(()); // nothing will be sampled; a run that goes on from here opens what is in force
+        }
         self.reopen().map_err(|source| TrainError::Lower { update: self.updates(), source: Box::new(source) })
     }
 

@@ -84,6 +84,10 @@ impl Trainer {
         self.swap_weights(update)?;
         let sync_s = watch.lap_s();
         let per_token = |sum: f64| sum / sums.tokens as f64;
+        let work = match kind {
+            OfflineLoss::ForwardKl => Work::Offline,
+            OfflineLoss::Sft => Work::Text,
+        };
         let nothing = f64::NAN; // null in JSON: there is no rollout of the student to compare with
         let report = UpdateReport {
             update,
@@ -110,7 +114,7 @@ impl Trainer {
             correct: self.correct(&rollouts),
             missing: 0,
             truncated: rollouts.iter().filter(|(_, r)| r.finish == Finish::Length).count() as u64,
-            flop: self.sizes.flop(Work::Offline, self.config.rollout.n, &rollouts),
+            flop: self.sizes.flop(work, self.config.rollout.n, &rollouts),
             rollout_s,
             teacher_s,
             behaviour_s: 0.0,
