@@ -186,7 +186,9 @@ fn run_one(
                 Ended::Result(line) => {
                     // Arms that come to the same run share it.
                     let same = jobs.iter().filter(|other| other.key == job.key);
-                    same.map(|other| writer.add(&other.taken_over(&line))).collect::<Result<(), _>>().map(|()| Some(line))
+                    same.map(|other| writer.add(&other.taken_over(&line)))
+                        .collect::<Result<(), _>>()
+                        .map(|()| Some(line))
                 }
                 Ended::Stopped => Ok(None),
             });

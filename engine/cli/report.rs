@@ -53,7 +53,8 @@ pub fn run(args: &ReportArgs, global: &Global) -> Result<ExitCode, Failure> {
         bodies.push(Block::Text(format!("**Claim.** {}", experiment.claim)));
         bodies.push(Block::Text(format!("**Supported if.** {}", experiment.supports)));
         if runs.missing() > 0 && made > 0 {
-            bodies.push(Block::Text(format!("**Not finished.** Of the runs and checks {} are missing.", runs.missing())));
+            bodies
+                .push(Block::Text(format!("**Not finished.** Of the runs and checks {} are missing.", runs.missing())));
         }
         if runs.stale() > 0 {
             bodies.push(Block::Text(format!(

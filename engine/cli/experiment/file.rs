@@ -177,10 +177,16 @@ impl Experiment {
         for expect in expected {
             let bound = matches!(expect.is, Outcome::AtLeast | Outcome::AtMost);
             if bound && (expect.key.is_none() || expect.value.is_none()) {
-                return wrong(format!("[analysis] expects `at-least` or `at-most` of `{}`: of which `key`, and what `value`?", expect.arm));
+                return wrong(format!(
+                    "[analysis] expects `at-least` or `at-most` of `{}`: of which `key`, and what `value`?",
+                    expect.arm
+                ));
             }
             if !bound && (bounds_alone || expect.key.is_some() || expect.value.is_some()) {
-                return wrong(format!("[analysis] expects of `{}` what is not a bound: `key` and `value` go with `at-least` and `at-most`, and `numbers` knows no other", expect.arm));
+                return wrong(format!(
+                    "[analysis] expects of `{}` what is not a bound: `key` and `value` go with `at-least` and `at-most`, and `numbers` knows no other",
+                    expect.arm
+                ));
             }
         }
         for name in self.analysis.arms() {

@@ -141,7 +141,9 @@ fn compared(runs: &Runs, quality: &Quality, expect: &Expect, than: &str) -> Opti
 /// A number that finished runs do not have is a mistake in the file.
 fn known(runs: &Runs, arm: &str, column: &str) -> Result<(), Failure> {
     if runs.unknown(arm, column) {
-        return Err(format!("[analysis] asks for `{column}` of the arm `{arm}`, and its results have no such number").into());
+        return Err(
+            format!("[analysis] asks for `{column}` of the arm `{arm}`, and its results have no such number").into()
+        );
     }
     Ok(())
 }
@@ -363,7 +365,8 @@ fn time_to_quality(analysis: &Analysis, runs: &Runs) -> (Outcome, Vec<Block>) {
         yes(gained)
     )];
     // Seconds are of whole machines: other threads, or other runs beside them, and they say nothing.
-    let alike = |line: &Line| runs.of(baseline).all(|one| (one.threads, one.at_a_time) == (line.threads, line.at_a_time));
+    let alike =
+        |line: &Line| runs.of(baseline).all(|one| (one.threads, one.at_a_time) == (line.threads, line.at_a_time));
     let same = *flop || runs.of(baseline).chain(runs.of(arm)).all(alike);
     if !*flop {
         items.push(format!("{}: all runs had the same threads and as many runs beside them", yes(same)));
@@ -381,7 +384,8 @@ fn time_to_quality(analysis: &Analysis, runs: &Runs) -> (Outcome, Vec<Block>) {
         ));
     }
     let unit = if *flop { "operations" } else { "seconds" };
-    let heading = ["seed", "gain", &format!("{baseline}, {unit}"), &format!("{arm}, {unit}"), "ratio"].map(str::to_owned);
+    let heading =
+        ["seed", "gain", &format!("{baseline}, {unit}"), &format!("{arm}, {unit}"), "ratio"].map(str::to_owned);
     rows.insert(0, heading.to_vec());
     (if gained && same { Outcome::of(held) } else { Outcome::Void }, vec![Block::Table(rows), Block::List(items)])
 }

@@ -52,7 +52,8 @@ impl Sizes {
             let (prompt, completion) = (asked.prompt.len() as f64, rollout.ids.len() as f64);
             let asked_once = if rollout.sample % u64::from(samples) == 0 { prompt } else { 0.0 };
             flop.rollout += 2.0 * sampler * (asked_once + completion);
-            flop.teacher += if matches!(work, Work::Reinforce | Work::Text) { 0.0 } else { 2.0 * teacher * (prompt + completion) };
+            flop.teacher +=
+                if matches!(work, Work::Reinforce | Work::Text) { 0.0 } else { 2.0 * teacher * (prompt + completion) };
             flop.train += 6.0 * student * (prompt + completion);
         }
         flop
