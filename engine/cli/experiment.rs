@@ -185,10 +185,8 @@ fn run_one(
             let kept = ended.and_then(|ended| match ended {
                 Ended::Result(line) => {
                     // Arms that come to the same run share it.
-                    let same = jobs.iter().filter(|other| other.key == job.key);
-                    same.map(|other| writer.add(&other.taken_over(&line)))
-                        .collect::<Result<(), _>>()
-                        .map(|()| Some(line))
+                    let mut same = jobs.iter().filter(|other| other.key == job.key);
+                    same.try_for_each(|other| writer.add(&other.taken_over(&line))).map(|()| Some(line))
                 }
                 Ended::Stopped => Ok(None),
             });

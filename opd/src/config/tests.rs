@@ -274,11 +274,8 @@ fn errors_name_place_key_and_remedy() {
             "run.toml:1: `budget.patience` is 0; it must be at least 1 update",
         ),
         (
-            format!("[budget]\ncertificate = 'c.json'\newma = 1.5\n[task]\nname = 'copy'").replacen(
-                "[budget]",
-                "student = 's'\nteacher = 't'\n[budget]",
-                1,
-            ),
+            "student = 's'\nteacher = 't'\n[budget]\ncertificate = 'c.json'\newma = 1.5\n[task]\nname = 'copy'"
+                .to_owned(),
             "run.toml:5: `budget.ewma` is 1.5; it must be more than 0 and at most 1",
         ),
         (
