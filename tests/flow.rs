@@ -323,3 +323,33 @@ fn with_a_decay_the_length_belongs_to_the_run() {
     let error = refused(&file, &["--resume", "--set", "updates=8"]);
     assert!(error.contains("`updates`"), "{error}");
 }
+
+/// Sequences that do not fit in the pool wait; who waits decides nothing.
+#[test]
+fn a_small_pool_has_the_same_bits() {
+    let root = tempfile::tempdir().expect("a temporary folder");
+    models(root.path());
+    // Pages of 16 tokens of the tiny model: enough for two of the eighteen sequences, and for less than one.
+    let (two, none) = ("kv_memory = 16384", "kv_memory = 512");
+    for (name, top, recipe) in
+        [("turns", "", "kv8"), ("own", "", "identity"), ("stages", "schedule = { steps_off = 1 }", "kv8")]
+    {
+        let of = |which: &str, more: &str| {
+            run_file(root.path(), &format!("{name}-{which}"), top, &format!("recipe = \"{recipe}\"\n{more}"))
+        };
+        let ((file, whole), (small, tight)) = (of("whole", ""), of("small", two));
+        train(&file, &[]);
+        train(&small, &[]);
+        assert!(state(&whole, UPDATES) == state(&tight, UPDATES), "{name}: weights differ");
+        let ids = |out: &Path| -> Vec<Value> {
+            lines(&out.join("rollouts.jsonl"))
+                .iter()
+                .map(|line| serde_json::json!([line["ids"], line["logprobs"]]))
+                .collect()
+        };
+        assert!(ids(&whole) == ids(&tight), "{name}: rollouts differ");
+    }
+    let (file, out) = run_file(root.path(), "none", "", none);
+    let error = refused(&file, &[]);
+    assert!(error.contains("rollout.kv_memory: a sequence of up to") && !out.exists(), "{error}");
+}

@@ -383,11 +383,50 @@ fn time_to_quality(analysis: &Analysis, runs: &Runs) -> (Outcome, Vec<Block>) {
             100.0 * median.confidence
         ));
     }
+    if !*flop && let Some(words) = stages(runs, baseline, arm, &ratios) {
+        items.push(words);
+    }
     let unit = if *flop { "operations" } else { "seconds" };
     let heading =
         ["seed", "gain", &format!("{baseline}, {unit}"), &format!("{arm}, {unit}"), "ratio"].map(str::to_owned);
     rows.insert(0, heading.to_vec());
     (if gained && same { Outcome::of(held) } else { Outcome::Void }, vec![Block::Table(rows), Block::List(items)])
+}
+
+/// What the stages' own times make of it: in turns an update takes their sum, beside each other what the slowest of sampling,
+/// scoring and training takes, on whatever cores they had. That by the updates that either needed is the ratio which is
+/// foretold.
+fn stages(runs: &Runs, baseline: &str, arm: &str, ratios: &[f64]) -> Option<String> {
+    let measured = median_interval(ratios)?.median;
+    let of = |name: &str, beside: bool| -> Option<f64> {
+        let step = |line: &Line| -> Option<f64> {
+            let s = |key: &str| line.result[key].as_f64();
+            let (roll, teach) = (s("rollout_s")?, s("teacher_s")?);
+            let (train, sync) = (s("train_s")? + s("behaviour_s")?, s("sync_s")?);
+            Some((if beside { roll.max(teach).max(train) } else { roll + teach + train } + sync) / s("updates")?)
+        };
+        let steps: Option<Vec<f64>> = runs.of(name).map(step).collect();
+        median_interval(&steps?).map(|m| m.median)
+    };
+    let seconds = |name: &str| {
+        let each: Option<Vec<f64>> = runs
+            .of(name)
+            .map(|line| Some(line.result["updating_s"].as_f64()? / line.result["updates"].as_f64()?))
+            .collect();
+        median_interval(&each?).map(|m| m.median)
+    };
+    let (turns, beside) = (of(baseline, false)?, of(arm, true)?);
+    let (own, its) = (seconds(baseline)?, seconds(arm)?);
+    // Updates to the goal, of either arm: what the measured ratio has beyond that of seconds an update.
+    let updates = measured / (own / its);
+    let foretold = turns / beside * updates;
+    let off = foretold / measured - 1.0;
+    Some(format!(
+        "{}: within 15% of what the stages' own times foretell: {foretold:.2}, {:+.0}% (an update takes {own:.3} and {its:.3} s, by \
+         the stages {turns:.3} and {beside:.3} s; updates to the goal: {updates:.2} times fewer)",
+        if off.abs() <= 0.15 { "yes" } else { "no" },
+        100.0 * off
+    ))
 }
 
 /// Quality, more being better, averaged over `window` evaluations, with seconds and operations until the last of them.

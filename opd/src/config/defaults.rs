@@ -30,6 +30,7 @@ impl Default for Rollout {
             max_tokens: 256, // a procedural task says itself what it needs
             staleness_max: 0,
             in_flight: InFlight::Drain,
+            kv_memory: None,
         }
     }
 }

@@ -89,7 +89,7 @@ fn without_task() -> Table {
         out: defaults::out(),
         task: prompt_task(),
         loss: Loss::every_key(),
-        rollout: super::Rollout::default(),
+        rollout: super::Rollout { kv_memory: Some(0), ..super::Rollout::default() },
         train: super::Train::default(),
         eval: super::Eval::default(),
         checkpoint: Some(Checkpoint::default()),

@@ -8,15 +8,16 @@ use engine::chat::{ChatError, ChatTemplate};
 use engine::checkpoint::{Checkpoint, CheckpointError};
 use engine::config::ModelConfig;
 use engine::cuda::Unsupported;
-use engine::engine::{Device, Engine, EngineError, PAGE_LEN};
+use engine::engine::{Device, Engine, EngineError, PAGE_LEN, kv_shapes};
 use engine::recipe::{Precision, Recipe, RecipeError};
 use engine::tokenizer::{Tokenizer, TokenizerError};
+use kv::Layout;
 use ptx::Cpu;
 
 use super::flop::Sizes;
 use super::folder;
 use super::report::Totals;
-use super::sampling::{Ground, Sampling, has_stages};
+use super::sampling::{Ground, Sampling, has_stages, pool};
 use super::save::{self, Restored, SaveError};
 use super::teacher::Local;
 use super::{Origin, Teacher, Trainer};
@@ -108,6 +109,19 @@ pub enum OpenError {
          version, so every completion has to be of one"
     )]
     InFlight,
+    /// A KV pool that no sequence fits in.
+    #[error(
+        "rollout.kv_memory: a sequence of up to {tokens} tokens takes {bytes} bytes in recipe {recipe}, which rollouts or evaluation \
+         run in: give at least as much, or leave it out"
+    )]
+    Pool {
+        /// The recipe.
+        recipe: String,
+        /// Tokens of prompt and completion.
+        tokens: usize,
+        /// What it takes.
+        bytes: usize,
+    },
     /// The rollout recipe.
     #[error("rollout.recipe: {0}")]
     Recipe(#[from] RecipeError),
@@ -257,9 +271,21 @@ impl Trainer {
         };
         let len = prompt_max + completion;
         let sequences = config.sequences();
+        for recipe in [&recipe, &identity] {
+            let (pages, one) = (pool(&config, &student_config, recipe, len), len.div_ceil(PAGE_LEN));
+            if pages < one {
+                let page = Layout::new(kv_shapes(&student_config, recipe, PAGE_LEN)).page_bytes();
+                let (recipe, bytes) = (recipe.name.clone(), one * page);
+                return Err(OpenError::Pool { recipe, tokens: len, bytes });
+            }
+        }
         let on_student = failed("student", &config.student);
         let policy = {
-            let (host, pages) = (Device::Cpu(Arc::clone(&cpu)), sequences.max(64) * len.div_ceil(PAGE_LEN));
+            let host = Device::Cpu(Arc::clone(&cpu));
+            let pages = match config.rollout.kv_memory {
+                None => sequences.max(64) * len.div_ceil(PAGE_LEN),
+                Some(_) => pool(&config, &student_config, &identity, len),
+            };
             let (version, source) = (master.updates, &mut master.version(&cpu));
             Engine::open(&host, student_config.clone(), identity, version, source, PAGE_LEN, pages, valid)
                 .map_err(on_student.clone())?

@@ -4,9 +4,11 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, RwLock};
 
-use engine::engine::{Device, Engine, EngineError, PAGE_LEN};
+use engine::config::ModelConfig;
+use engine::engine::{Device, Engine, EngineError, PAGE_LEN, kv_shapes};
 use engine::recipe::Recipe;
 use engine::rollout::Limits;
+use kv::Layout;
 use ptx::Cpu;
 
 use super::past::Past;
@@ -55,12 +57,22 @@ pub(super) fn has_stages(config: &Config, updates: u64) -> bool {
     config.lead().is_some() && updates < u64::from(config.updates)
 }
 
+/// Pages of the pool that completions of at most `longest` tokens are sampled in, prompt included: what all sequences of an
+/// update need, or what fits in `rollout.kv_memory`.
+pub(super) fn pool(config: &Config, model: &ModelConfig, recipe: &Recipe, longest: usize) -> usize {
+    let all = config.sequences() * longest.div_ceil(PAGE_LEN);
+    config.rollout.kv_memory.map_or(all, |bytes| {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        all.min(Layout::new(kv_shapes(model, recipe, PAGE_LEN)).capacity(bytes).pages)
+    })
+}
+
 impl Ground<'_> {
     pub fn open(self) -> Result<Sampling, EngineError> {
         let Ground { device, cpu, config, recipe, master, noise, policy, teacher, remote, .. } = self;
         let Micro { tokens, rows } = self.micro;
         let (model, valid, sequences) = (policy.config(), policy.valid(), config.sequences());
-        let own = sequences * self.longest.div_ceil(PAGE_LEN);
+        let own = pool(config, model, recipe, self.longest);
         let open = |recipe: &Recipe, pages: usize| {
             let master = read(master);
             let (version, mut source) = (master.updates, master.version(cpu));
