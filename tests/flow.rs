@@ -329,15 +329,15 @@ fn with_a_decay_the_length_belongs_to_the_run() {
 fn a_small_pool_has_the_same_bits() {
     let root = tempfile::tempdir().expect("a temporary folder");
     models(root.path());
-    // Pages of 16 tokens of the tiny model: enough for two of the eighteen sequences, and for less than one.
-    let (two, none) = ("kv_memory = 16384", "kv_memory = 512");
+    // Enough for a few of the eighteen sequences, and for less than one.
+    let (few, none) = ("kv_memory = 8192", "kv_memory = 512");
     for (name, top, recipe) in
         [("turns", "", "kv8"), ("own", "", "identity"), ("stages", "schedule = { steps_off = 1 }", "kv8")]
     {
         let of = |which: &str, more: &str| {
             run_file(root.path(), &format!("{name}-{which}"), top, &format!("recipe = \"{recipe}\"\n{more}"))
         };
-        let ((file, whole), (small, tight)) = (of("whole", ""), of("small", two));
+        let ((file, whole), (small, tight)) = (of("whole", ""), of("small", few));
         train(&file, &[]);
         train(&small, &[]);
         assert!(state(&whole, UPDATES) == state(&tight, UPDATES), "{name}: weights differ");
