@@ -46,7 +46,11 @@ pub fn run(args: &ReportArgs, global: &Global) -> Result<ExitCode, Failure> {
         let outcome = if runs.missing() > 0 { Outcome::Missing } else { found };
         let minutes = format!("{:.1}", runs.seconds() / 60.0);
         let made = runs.made();
-        let shown = if experiment.arms_of.is_some() { "those of another".to_owned() } else { made.to_string() };
+        let shown = match (&experiment.arms_of, findings::trainings(&experiment)) {
+            (Some(other), _) => format!("of {other}"),
+            (None, Some(trainings)) => trainings.to_string(),
+            (None, None) => made.to_string(),
+        };
         summary.push(vec![name.clone(), experiment.claim.clone(), outcome.name().to_owned(), shown, minutes]);
         objects.push(json!({"experiment": name, "outcome": outcome.name(), "runs": made, "missing": runs.missing(), "stale": runs.stale()}));
         bodies.push(Block::Heading(format!("{name}: {}", experiment.title)));

@@ -202,6 +202,13 @@ fn units(experiment: &Experiment, runs: &Runs, most: usize) -> Vec<Vec<String>> 
     rows
 }
 
+/// The trainings of a calibration, which is one run of an experiment.
+pub fn trainings(experiment: &Experiment) -> Option<u64> {
+    let Analysis::Ladder { certificate, .. } = &experiment.analysis else { return None };
+    let text = std::fs::read_to_string(certificate).ok()?;
+    Certificate::parse(&text, &certificate.display().to_string()).ok().map(|certificate| certificate.runs)
+}
+
 fn ladder(path: &std::path::Path, wanted: usize) -> Result<(Outcome, Vec<Block>), Failure> {
     let Ok(text) = std::fs::read_to_string(path) else { return Ok((Outcome::Missing, Vec::new())) };
     let certificate = Certificate::parse(&text, &path.display().to_string())?;

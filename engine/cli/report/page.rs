@@ -22,7 +22,7 @@ pub struct Page {
 const STYLE: &str = ":root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;max-width:62rem;margin:2rem auto;\
 padding:0 1rem;color:#222;background:#fff}h1,h2{line-height:1.2}h2{margin-top:2.5rem;border-top:1px solid #ccc;padding-top:1rem}\
 .wide{overflow-x:auto}table{border-collapse:collapse;font-size:.9rem;margin:1rem 0}th,td{padding:.25rem .6rem;border-bottom:1px \
-solid #ccc;text-align:right;vertical-align:top}th:first-child,td:first-child,.words td{text-align:left}svg{max-width:100%;\
+solid #ccc;text-align:left;vertical-align:top}.n{text-align:right}svg{max-width:100%;\
 height:auto;background:#fff}code{background:#8882;padding:0 .2em;border-radius:3px}@media(prefers-color-scheme:dark){body{color:\
 #ddd;background:#181818}}";
 
@@ -77,10 +77,18 @@ impl Page {
                 }
                 Block::Table(rows) => {
                     text += "<div class=\"wide\"><table>";
+                    // A column of numbers is aligned by its end, its heading too.
+                    let number = |cell: &String| cell.starts_with(|c: char| c.is_ascii_digit() || "+-".contains(c));
+                    let numbers = |column: usize| {
+                        column > 0 && rows.len() > 1 && rows[1..].iter().all(|row| row.get(column).is_none_or(number))
+                    };
                     for (i, row) in rows.iter().enumerate() {
                         let tag = if i == 0 { "th" } else { "td" };
                         text += "<tr>";
-                        row.iter().for_each(|cell| text += &format!("<{tag}>{}</{tag}>", marked(cell)));
+                        for (column, cell) in row.iter().enumerate() {
+                            let class = if numbers(column) { " class=\"n\"" } else { "" };
+                            text += &format!("<{tag}{class}>{}</{tag}>", marked(cell));
+                        }
                         text += "</tr>";
                     }
                     text += "</table></div>\n";
