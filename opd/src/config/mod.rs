@@ -44,7 +44,7 @@
 //! max_tokens = 9                  # unless given, what the task needs, or 256 for prompts
 //! staleness_max = 0               # versions; n for steps_off = n, 2 for "async"
 //! in_flight = "drain"             # "async": keep, which is its default, or recompute
-//! kv_memory = 67_108_864          # bytes of the KV pool; without it what an update's sequences need
+//! # kv_memory = 67_108_864        # bytes of the KV pool; without it what an update's sequences need
 //!
 //! [train]
 //! precision = "bf16"              # f32
