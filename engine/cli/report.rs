@@ -6,6 +6,7 @@ mod findings;
 mod page;
 mod runs;
 mod scatter;
+mod time;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
