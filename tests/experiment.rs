@@ -164,7 +164,7 @@ fn a_failing_run_is_a_result_only_where_the_file_says_so() {
     assert!(output.status.success(), "{}", stderr(&output));
     let made = lines(dir, "e1");
     assert!(made.len() == 5 && there < 5);
-    assert!(made.iter().filter(|line| line["arm"] == "fp8").all(|line| line["error"].is_string() && line["exit"] == 1));
+    assert!(made.iter().filter(|line| line["arm"] == "fp8").all(|line| line["error"].is_string() && line["exit"] == 5));
 }
 
 #[test]
@@ -178,6 +178,11 @@ fn what_is_wrong_with_a_file_is_said_before_anything_runs() {
         ("run = \"pairs/run.toml\"\n", "", "arm `identity` trains, and there is no `run`"),
         ("rollout.recipe=fp8", "rollout.recipy=fp8", "unknown key `rollout.recipy`"),
         ("seeds = 2", "seeds = 0", "has no seed"),
+        ("seeds = 2", "seeds = 1", "arm `identity` has 1 seeds; this analysis needs 2"),
+        ("margin = 10.0", "margin = nan", "margin = NaN; it must be more than 0"),
+        ("rollout.recipe=fp8", "seed=4", "`set` has seed=4"),
+        ("is = \"not-worse\" }", "is = \"at-least\" }", "of which `key`, and what `value`?"),
+        ("command = [\"capacity\"", "command = [\"train\"", "a training has no `command`"),
     ];
     for (from, to, want) in cases {
         assert!(EXPERIMENT.contains(from), "{from}");

@@ -103,7 +103,10 @@ enum Command {
     Doctor(doctor::DoctorArgs),
 }
 
-/// Parses, runs, and turns an error into one readable message and status 1 (wrong usage: 2).
+/// What a process returns whose training came to numbers that are none: a result of that training, not a mishap.
+const DIVERGED: u8 = 5;
+
+/// Parses, runs, and turns an error into one readable message and status 1 (wrong usage: 2; a training that diverged: 5).
 pub fn run() -> ExitCode {
     let Cli { command, global } = Cli::parse();
     match dispatch(&command, &global) {
@@ -118,7 +121,8 @@ pub fn run() -> ExitCode {
                 }
                 cause = inner.source();
             }
-            ExitCode::FAILURE
+            let diverged = error.downcast_ref::<opd::train::TrainError>().is_some_and(opd::train::TrainError::diverged);
+            if diverged { ExitCode::from(DIVERGED) } else { ExitCode::FAILURE }
         }
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::Failure;
-use super::analysis::{Analysis, Outcome};
+use super::analysis::{Analysis, Outcome, Paired};
 
 /// `experiments/NAME.toml`.
 #[derive(Clone, Debug, Deserialize)]
@@ -168,6 +168,43 @@ impl Experiment {
             if arm.seeds.unwrap_or(self.seeds) == 0 {
                 return wrong(format!("arm `{}` has no seed", arm.name));
             }
+        }
+        let trains = |arm: &Arm| matches!(arm.command.first().map(String::as_str), Some("train" | "admit"));
+        if let Some(arm) = self.arms.iter().find(|arm| trains(arm)) {
+            return wrong(format!(
+                "arm `{}`: a training has no `command`, but `run` and `set`; checks have `certificate`",
+                arm.name
+            ));
+        }
+        let seeded = |set: &String| set.split('=').next().is_some_and(|key| matches!(key.trim(), "seed" | "out"));
+        if let Some(set) = self.set.iter().chain(self.arms.iter().flat_map(|arm| &arm.set)).find(|set| seeded(set)) {
+            return wrong(format!(
+                "`set` has {set}: seeds are `seeds` and `first_seed`, and where a run writes is not asked"
+            ));
+        }
+        let (quality, least) = match &self.analysis {
+            Analysis::Paired(Paired { quality, .. }) => (Some(quality), 2),
+            Analysis::OneScale { quality } | Analysis::Admission { quality, .. } => (Some(quality), 2),
+            Analysis::TimeToQuality { .. } => (None, 5),
+            Analysis::Numbers { .. } | Analysis::Ladder { .. } => (None, 1),
+        };
+        if let Some(quality) = quality.filter(|quality| !(quality.margin > 0.0 && quality.margin.is_finite())) {
+            return wrong(format!("[analysis] has margin = {}; it must be more than 0 and finite", quality.margin));
+        }
+        let short = |arm: &&Arm| arm.command.is_empty() && arm.seeds.unwrap_or(self.seeds) < least;
+        if let Some(arm) = self.arms.iter().find(short) {
+            return wrong(format!(
+                "arm `{}` has {} seeds; this analysis needs {least}",
+                arm.name,
+                arm.seeds.unwrap_or(self.seeds)
+            ));
+        }
+        let nothing = match &self.analysis {
+            Analysis::Paired(Paired { expect, .. }) | Analysis::Numbers { expect, .. } => expect.is_empty(),
+            _ => false,
+        };
+        if nothing {
+            return wrong("[analysis] expects nothing: what would support the claim?".to_owned());
         }
         let (expected, bounds_alone) = match &self.analysis {
             Analysis::Paired(paired) => (&paired.expect[..], false),

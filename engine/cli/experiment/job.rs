@@ -12,6 +12,7 @@ use opd::clock::Stopwatch;
 use opd::config::Config;
 use serde_json::{Value, json};
 
+use super::super::DIVERGED;
 use super::Failure;
 use super::file::{Arm, Experiment};
 use super::results::Line;
@@ -64,7 +65,9 @@ impl Hashes {
         let hash = if path.join("config.json").is_file() {
             Checkpoint::open(path)?.model_hash()
         } else if path.is_file() {
-            blake3::hash(&fs::read(path)?).to_hex().to_string()
+            let mut bytes = fs::read(path)?;
+            bytes.extend(calibration(path, &bytes)?);
+            blake3::hash(&bytes).to_hex().to_string()
         } else {
             return Ok(None);
         };
@@ -72,22 +75,44 @@ impl Hashes {
         Ok(Some(hash))
     }
 
-    /// `value` with every path replaced by the hash of what is there.
-    fn replaced(&mut self, value: Value) -> Result<Value, Failure> {
+    /// `value` with every path replaced by the hash of what is there. In the words of a command a path may be relative, and
+    /// stand behind its option; the paths of a resolved run file are whole, and its other words name no file.
+    fn replaced(&mut self, value: Value, words: bool) -> Result<Value, Failure> {
         Ok(match value {
-            Value::String(word) => Value::String(self.of(&word)?.unwrap_or(word)),
-            Value::Array(all) => all.into_iter().map(|value| self.replaced(value)).collect::<Result<_, _>>()?,
+            Value::String(word) if words => {
+                let (option, path) = match word.split_once('=') {
+                    Some((option, path)) if word.starts_with("--") => (format!("{option}="), path),
+                    _ => (String::new(), &word[..]),
+                };
+                Value::String(self.of(path)?.map_or(word.clone(), |hash| option + &hash))
+            }
+            Value::String(word) if Path::new(&word).is_absolute() => Value::String(self.of(&word)?.unwrap_or(word)),
+            Value::Array(all) => all.into_iter().map(|value| self.replaced(value, words)).collect::<Result<_, _>>()?,
             Value::Object(all) => Value::Object(
-                all.into_iter().map(|(key, value)| Ok((key, self.replaced(value)?))).collect::<Result<_, Failure>>()?,
+                all.into_iter()
+                    .map(|(key, value)| Ok((key, self.replaced(value, words)?)))
+                    .collect::<Result<_, Failure>>()?,
             ),
             other => other,
         })
     }
 
     fn key(&mut self, command: &str, of: Value) -> Result<String, Failure> {
-        let of = self.replaced(of)?;
+        let words = of.as_array().is_some_and(|all| all.iter().all(Value::is_string));
+        let of = self.replaced(of, words)?;
         Ok(blake3::hash(json!([command, of]).to_string().as_bytes()).to_hex()[..32].to_owned())
     }
+}
+
+/// What the file of ids holds that a recipe file calibrates on; nothing for other files.
+fn calibration(path: &Path, bytes: &[u8]) -> Result<Vec<u8>, Failure> {
+    let table: Option<toml::Table> = std::str::from_utf8(bytes).ok().and_then(|text| text.parse().ok());
+    let ids = table.as_ref().and_then(|table| table.get("calibration")?.get("ids")?.as_str());
+    let Some(ids) = ids.filter(|_| path.extension().is_some_and(|extension| extension == "toml")) else {
+        return Ok(Vec::new());
+    };
+    let ids = path.parent().unwrap_or(Path::new("")).join(ids);
+    fs::read(&ids).map_err(|e| format!("{}: {}: {e}", path.display(), ids.display()).into())
 }
 
 /// Without `.` and `..`.
@@ -246,10 +271,16 @@ impl Job {
     ) -> Result<Ended, Failure> {
         let watch = Stopwatch::start();
         let trains = self.command == "train";
+        let named = |path: &Path, e: std::io::Error| format!("{}: {}: {e}", self.name(), path.display());
+        let parent = self.out.parent().expect("in a folder");
+        fs::create_dir_all(parent).map_err(|e| named(parent, e))?;
+        // Another folder of experiments may come to the same run.
+        let lock = self.out.with_extension("lock");
+        let held = File::create(&lock).map_err(|e| named(&lock, e))?;
+        held.lock().map_err(|e| named(&lock, e))?;
         if self.out.exists() {
-            fs::remove_dir_all(&self.out)?;
+            fs::remove_dir_all(&self.out).map_err(|e| named(&self.out, e))?;
         }
-        fs::create_dir_all(self.out.parent().expect("in a folder"))?;
         let (stdout, stderr) = (self.out.with_extension("stdout"), self.out.with_extension("stderr"));
         let mut command = Command::new(std::env::current_exe()?);
         command.args(&self.words).args(["--json", "--quiet", "--threads", &threads.to_string()]);
@@ -276,8 +307,14 @@ impl Job {
         let error = said.lines().rev().find(|line| line.starts_with("error: ")).map(str::to_owned);
         let exit = status.code().unwrap_or(-1);
         let good = exit == 0 || (self.command == "admit" && matches!(exit, 3 | 4));
-        if !(good || self.may_fail && exit == 1 && error.is_some()) {
-            let error = error.unwrap_or_else(|| format!("{status}; {}", stderr.display()));
+        if !(good || self.may_fail && exit == i32::from(DIVERGED)) {
+            let error = match exit {
+                3 if trains => {
+                    "its budget rejects it: arms are trained with budget = \"off\", and judged with `certificate`"
+                        .to_owned()
+                }
+                _ => error.unwrap_or_else(|| format!("{status}; {}", stderr.display())),
+            };
             return Err(format!("{}: {error}", self.name()).into());
         }
         let text = fs::read_to_string(&stdout)?;
@@ -303,11 +340,12 @@ impl Job {
             at_a_time,
             leeway: env!("CARGO_PKG_VERSION").to_owned(),
         };
-        if trains {
-            fs::remove_dir_all(&self.out)?;
+        if self.out.exists() {
+            fs::remove_dir_all(&self.out).map_err(|e| named(&self.out, e))?;
         }
-        fs::remove_file(stdout)?;
-        fs::remove_file(stderr)?;
+        for path in [&stdout, &stderr] {
+            fs::remove_file(path).map_err(|e| named(path, e))?;
+        }
         Ok(Ended::Result(Box::new(line)))
     }
 }

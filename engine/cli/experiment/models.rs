@@ -18,7 +18,7 @@ const LOOK: Duration = Duration::from_millis(50);
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Models {
-    #[serde(rename = "model")]
+    #[serde(default, rename = "model")]
     models: Vec<Model>,
     /// The file.
     #[serde(skip)]
@@ -66,7 +66,11 @@ impl Models {
             };
             model.ready(stop)?;
         }
-        Ok(())
+        // Runs are known by what the file says of a model, so that another in its place must not be trained.
+        self.models
+            .iter()
+            .filter(|model| model.out.join("config.json").exists())
+            .try_for_each(|model| model.check(&self.path))
     }
 }
 
@@ -97,14 +101,21 @@ impl Model {
             std::fs::rename(&made, &self.out).map_err(|e| format!("{shown}: {e}; no command wrote {{out}}"))?;
             std::fs::remove_dir_all(&part)?;
         }
+        Ok(())
+    }
+
+    fn check(&self, file: &Path) -> Result<(), Failure> {
         let hash = Checkpoint::open(&self.out)?.model_hash();
         if hash == self.hash {
             return Ok(());
         }
         Err(format!(
-            "{shown}: the model {} has hash {hash}, and models.toml says {}: remove the folder to make it again, or write the \
-             new hash there if its commands changed",
-            self.name, self.hash
+            "{}: the model {} has hash {hash}, and {} says {}: remove the folder to make it again, or write the new hash there \
+             if its commands changed",
+            self.out.display(),
+            self.name,
+            file.display(),
+            self.hash
         )
         .into())
     }

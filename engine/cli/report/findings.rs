@@ -122,10 +122,8 @@ fn compared(runs: &Runs, quality: &Quality, expect: &Expect, than: &str) -> Opti
     };
     let (own, its) = (runs.failed(&expect.arm), runs.failed(than));
     if own + its > 0 {
-        let held = match expect.is {
-            Is::Worse | Is::NotBetter => own > its,
-            _ => own < its,
-        };
+        // Seeds that are left say nothing; but an arm of which runs fail, where none of the other does, is worse.
+        let held = matches!(expect.is, Is::Worse | Is::NotBetter) && its == 0;
         return Some((held, format!("`{}` {word} `{than}`: {own} and {its} runs failed", expect.arm)));
     }
     let d = runs.difference(quality, &expect.arm, than)?;

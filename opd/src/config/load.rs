@@ -122,6 +122,13 @@ impl Config {
         // The folder of a bare file name is the current one, which `absolute` puts in front.
         let folder = std::path::absolute(path).map_err(read)?.parent().map(Path::to_path_buf).unwrap_or_default();
         let here = std::env::current_dir().map_err(read)?;
+        if let Some(folder) = [&folder, &here].into_iter().find(|folder| folder.to_str().is_none()) {
+            let what = format!(
+                "the path {} is not Unicode, and a run's file has to be; work in another folder",
+                folder.display()
+            );
+            return Err(read(std::io::Error::new(std::io::ErrorKind::InvalidInput, what)));
+        }
         parse(&text, &path.display().to_string(), sets, &folder, &here)
     }
 }
@@ -348,7 +355,8 @@ fn check_table(table: &Table, known: &Table, prefix: &str, origins: &Origins) ->
             (_, Value::Table(table)) if path == "budget" => check_table(table, &keys::budget(), &path, origins)?,
             (Value::Integer(_), &Value::Integer(value)) => {
                 // The seed alone has 64 bits.
-                let max = if path == "seed" { i64::MAX } else { i64::from(u32::MAX) };
+                let max =
+                    if matches!(&path[..], "seed" | "rollout.kv_memory") { i64::MAX } else { i64::from(u32::MAX) };
                 if !(0..=max).contains(&value) {
                     let fault = Fault { key: path.clone(), value: value.to_string(), must: format!("0 to {max}") };
                     return Err(ConfigError::Range { at: origins.at(&path), fault });

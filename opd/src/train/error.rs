@@ -138,3 +138,11 @@ pub enum TrainError {
         scored: f32,
     },
 }
+
+impl TrainError {
+    /// Whether the training itself came to this, as any machine would.
+    #[must_use]
+    pub fn diverged(&self) -> bool {
+        matches!(self, TrainError::Loss { .. } | TrainError::Gradient { .. })
+    }
+}
