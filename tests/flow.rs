@@ -348,6 +348,13 @@ fn a_small_pool_has_the_same_bits() {
                 .collect()
         };
         assert!(ids(&whole) == ids(&tight), "{name}: rollouts differ");
+        // What decides nothing may be another when a run goes on.
+        train(
+            &small,
+            &["--resume", "--set", "rollout.kv_memory=5000000000", "--set", &format!("updates={}", UPDATES + 2)],
+        );
+        train(&file, &["--resume", "--set", &format!("updates={}", UPDATES + 2)]);
+        assert!(state(&whole, UPDATES + 2) == state(&tight, UPDATES + 2), "{name}: weights differ after more updates");
     }
     let (file, out) = run_file(root.path(), "none", "", none);
     let error = refused(&file, &[]);
