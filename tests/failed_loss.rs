@@ -32,7 +32,7 @@ fn the_place_is_named_and_the_dump_is_kept() {
     std::fs::write(&file, text).expect("written");
     let output = leeway().arg("train").arg(&file).output().expect("the binary runs");
     let error = stderr(&output);
-    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert_eq!(output.status.code(), Some(5), "{error}");
     assert!(error.contains("update 0: the loss is not finite at rollout 0, token 0 (id "), "{error}");
     assert!(error.contains("teacher") && error.contains("nothing was updated"), "{error}");
     let path = out.join("failed/000000.json");
