@@ -1,0 +1,97 @@
+//! What is kept of a run: the machine, the commit, the versions and settings of all, limits and rows; as JSON and as text.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde::Serialize;
+
+use crate::install::CMAKE_FLAGS;
+use crate::outcome::{JobLimits, Row};
+use crate::table;
+
+/// A whole run.
+#[derive(Serialize)]
+pub struct Record {
+    pub commit: String,
+    pub date: String,
+    /// The processor, and the instruction set that leeway took.
+    pub machine: String,
+    pub threads: usize,
+    pub rounds: usize,
+    pub contestants: Vec<Version>,
+    pub llama_cpp_flags: Vec<&'static str>,
+    pub limits: Vec<JobLimits>,
+    pub rows: Vec<Row>,
+}
+
+/// What ran and how.
+#[derive(Clone, PartialEq, Serialize)]
+pub struct Version {
+    pub name: String,
+    pub version: String,
+    pub settings: String,
+}
+
+impl Record {
+    /// A record of this commit and day, still without rows. `isa` is leeway's word.
+    pub fn new(root: &Path, isa: &str, threads: usize, rounds: usize) -> Record {
+        let said = |program: &str, words: &[&str]| {
+            let output = Command::new(program).args(words).current_dir(root).output().ok();
+            let output = output.filter(|output| output.status.success());
+            output.map_or(String::new(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+        };
+        let changed = !said("git", &["status", "--porcelain", "--untracked-files=no"]).is_empty();
+        let commit = said("git", &["rev-parse", "--short", "HEAD"]);
+        Record {
+            commit: commit + if changed { " and changes" } else { "" },
+            date: said("date", &["-u", "+%F"]),
+            machine: machine(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default(), isa),
+            threads,
+            rounds,
+            contestants: Vec::new(),
+            llama_cpp_flags: CMAKE_FLAGS.to_vec(),
+            limits: Vec::new(),
+            rows: Vec::new(),
+        }
+    }
+
+    /// The table with what is needed to read it.
+    pub fn text(&self) -> String {
+        let mut text = format!(
+            "commit {}, {}, {}, {} threads, {} rounds in turns: medians, low to high\n\n{}\n",
+            self.commit,
+            self.date,
+            self.machine,
+            self.threads,
+            self.rounds,
+            table::text(&self.rows)
+        );
+        self.limits.iter().for_each(|limits| text += &table::limits(limits));
+        text += "\"over it\": ours over this contestant, tokens/s in the same round\n";
+        for Version { name, version, settings } in &self.contestants {
+            text += &format!("{name}: {version}; {settings}\n");
+        }
+        text + &format!("llama.cpp is built with {}\n", self.llama_cpp_flags.join(" "))
+    }
+
+    /// Writes both files into the machine's folder and returns it.
+    pub fn write(&self, records: &Path, name: &str) -> Result<PathBuf, String> {
+        let folder = records.join(&self.machine);
+        std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+        let json = serde_json::to_string_pretty(self).map_err(|e| e.to_string())? + "\n";
+        for (kind, text) in [("json", json), ("txt", self.text())] {
+            let path = folder.join(format!("{name}.{kind}"));
+            std::fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))?;
+        }
+        Ok(folder)
+    }
+}
+
+/// A folder's name for the machine: the processor's brand as far as it is words, and the instruction set.
+pub fn machine(cpuinfo: &str, isa: &str) -> String {
+    let line = cpuinfo.lines().find_map(|line| line.strip_prefix("model name"));
+    let brand = line.and_then(|line| line.split_once(':')).map_or("cpu", |(_, brand)| brand);
+    let brand = brand.replace("(R)", "").replace("(TM)", "");
+    let words = brand.split_whitespace().take_while(|word| word.chars().all(char::is_alphabetic) && *word != "CPU");
+    words.chain([isa]).map(str::to_lowercase).collect::<Vec<_>>().join("-")
+}
