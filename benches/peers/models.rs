@@ -1,4 +1,4 @@
-//! The models that all run: Qwen3 with a tied head and seeded random weights in bf16, made once by `leeway init`.
+//! The models that all run: Qwen3 with a tied head and seeded random weights, made once by `leeway init`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -35,18 +35,18 @@ impl Shape {
         (tokens * self.layers * 2 * self.kv_heads * self.head_dim * 2) as f64
     }
 
-    /// The model's folder below `models`, made when it is not there.
-    pub fn checkpoint(self, leeway: &Path, models: &Path) -> Result<PathBuf, String> {
-        let folder = models.join(self.name);
+    /// The model's folder below `models` with weights stored in bf16 or f32, made when it is not there.
+    pub fn checkpoint(self, leeway: &Path, models: &Path, dtype: &str) -> Result<PathBuf, String> {
+        let folder = models.join(format!("{}-{dtype}", self.name));
         if folder.exists() {
             return Ok(folder);
         }
         eprintln!("peers: making {}", folder.display());
-        let begun = models.join(format!("{}.begun", self.name));
+        let begun = models.join(format!("{}-{dtype}.begun", self.name));
         std::fs::remove_dir_all(&begun).or_else(absent).map_err(|e| format!("{}: {e}", begun.display()))?;
         let mut command = Command::new(leeway);
         command
-            .args(["init", "--quiet", "--dtype", "bf16", "--std", "0.02", "--rope-theta", "1e6", "--out"])
+            .args(["init", "--quiet", "--dtype", dtype, "--std", "0.02", "--rope-theta", "1e6", "--out"])
             .arg(&begun);
         for (key, value) in [
             ("--hidden", self.hidden),
@@ -66,14 +66,10 @@ impl Shape {
     }
 }
 
-/// The checkpoint as a GGUF file beside it, made when it is not there.
-pub fn gguf(llama: &Llama, scripts: &Path, checkpoint: &Path, weights: &str) -> Result<PathBuf, String> {
-    let named = |suffix: &str| {
-        let mut name = checkpoint.as_os_str().to_owned();
-        name.push(format!("-{weights}.gguf{suffix}"));
-        PathBuf::from(name)
-    };
-    let (file, begun) = (named(""), named(".begun"));
+/// A checkpoint in bf16 as a GGUF file beside it, made when it is not there.
+pub fn gguf(shape: Shape, llama: &Llama, scripts: &Path, checkpoint: &Path, weights: &str) -> Result<PathBuf, String> {
+    let file = checkpoint.with_file_name(format!("{}-{weights}.gguf", shape.name));
+    let begun = file.with_extension("begun");
     if !file.exists() {
         eprintln!("peers: writing {}", file.display());
         run::output(

@@ -77,7 +77,8 @@ pub struct Contestant {
     /// Bytes of the weights of a peer that is bound by reading them; ours says itself what it reads.
     pub weight_bytes: Option<f64>,
     pub program: PathBuf,
-    pub words: Vec<String>,
+    /// Arguments of each process of its turn, one after the other.
+    pub turns: Vec<Vec<String>>,
 }
 
 impl Contestant {
@@ -93,17 +94,29 @@ impl Contestant {
 
     /// Runs it once.
     pub fn run(&self, setup: &Setup) -> Result<Report, String> {
-        let mut command = if setup.first { run::timed(&self.program) } else { Command::new(&self.program) };
-        command.args(&self.words).env("PYTHONDONTWRITEBYTECODE", "1");
-        let printed = run::output(&mut command)?;
-        let report = if self.is_ours() { report::of_ours(&printed, setup.version) } else { report::of_peer(&printed) };
-        report.map_err(|e| format!("{}: {e}", self.name()))
+        let mut whole: Option<Report> = None;
+        for words in &self.turns {
+            let mut command = if setup.first { run::timed(&self.program) } else { Command::new(&self.program) };
+            command.args(words).env("PYTHONDONTWRITEBYTECODE", "1");
+            let printed = run::output(&mut command)?;
+            let read =
+                if self.is_ours() { report::of_ours(&printed, setup.version) } else { report::of_peer(&printed) };
+            let part = read.map_err(|e| format!("{}: {e}", self.name()))?;
+            match &mut whole {
+                None => whole = Some(part),
+                Some(whole) => whole.add(part),
+            }
+        }
+        whole.ok_or_else(|| format!("{} has nothing to do", self.name()))
     }
 }
 
 /// The contestants of a job in the order of a round, ours between the others; their models and programs are brought first.
 pub fn contestants(setup: &Setup, job: Job) -> Result<Vec<Contestant>, String> {
-    let checkpoint = job.shape.checkpoint(setup.leeway, &setup.environment.folder("models")?)?;
+    let models = setup.environment.folder("models")?;
+    // Trained in the precision that it is stored in.
+    let dtype = if matches!(job.kind, Kind::Train { .. }) { "f32" } else { "bf16" };
+    let checkpoint = job.shape.checkpoint(setup.leeway, &models, dtype)?;
     match job.kind {
         Kind::Infer { .. } => {
             let e4m3 = setup.scripts.join("e4m3.toml");
@@ -111,16 +124,16 @@ pub fn contestants(setup: &Setup, job: Job) -> Result<Vec<Contestant>, String> {
             if !setup.skips("llama.cpp") {
                 let llama = setup.environment.llama()?;
                 for weights in ["bf16", "f16", "q8_0"] {
-                    let gguf = models::gguf(&llama, setup.scripts, &checkpoint, weights)?;
+                    let gguf = models::gguf(job.shape, &llama, setup.scripts, &checkpoint, weights)?;
                     let bytes = std::fs::metadata(&gguf).map_err(|e| format!("{}: {e}", gguf.display()))?.len();
-                    let words = llama_words(setup, job.kind, &gguf);
+                    let turns = vec![llama_words(setup, job.kind, &gguf)];
                     let program = llama.driver.clone();
                     list.push(Contestant {
                         who: "llama.cpp",
                         weights,
                         weight_bytes: Some(bytes as f64),
                         program,
-                        words,
+                        turns,
                     });
                 }
             }
@@ -140,7 +153,7 @@ pub fn contestants(setup: &Setup, job: Job) -> Result<Vec<Contestant>, String> {
                 weights: "f32",
                 weight_bytes: None,
                 program,
-                words: words(script),
+                turns: vec![words(script)],
             };
             if !setup.skips("jax") {
                 list.push(peer("jax", setup.environment.jax()?, "jax_train.py"));
@@ -160,30 +173,28 @@ impl Setup<'_> {
 }
 
 /// leeway with a recipe, doing what the job asks.
-pub fn ours(setup: &Setup, job: Job, checkpoint: &Path, weights: &'static str, recipe: &str) -> Contestant {
-    let numbers = |numbers: &[usize]| numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
-    let mut words: Vec<String> = vec!["bench".to_owned(), "--model".to_owned()];
-    words.push(checkpoint.to_string_lossy().into_owned());
-    let mut add = |key: &str, value: String| words.extend([key.to_owned(), value]);
-    add("--recipe", recipe.to_owned());
-    match job.kind {
-        Kind::Infer { batches, context, steps, prompt, .. } => {
-            add("--what", "decode,prefill".to_owned());
-            add("--batch", numbers(batches));
-            add("--context", context.to_string());
-            add("--prompt", prompt.to_string());
-            add("--rounds", steps.to_string());
+fn ours(setup: &Setup, job: Job, checkpoint: &Path, weights: &'static str, recipe: &str) -> Contestant {
+    let threads = setup.threads.to_string();
+    let bench = |options: &[(&str, &str)]| {
+        let model = checkpoint.to_string_lossy();
+        let always = [("--model", &*model), ("--recipe", recipe), ("--threads", &threads)];
+        let words = always.iter().chain(options).flat_map(|(key, value)| [*key, *value]);
+        ["bench", "--json", "--quiet"].into_iter().chain(words).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let turns = match job.kind {
+        Kind::Infer { batches, context, steps, prompt, repeats } => {
+            let batches = batches.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+            let [context, steps, prompt, repeats] = [context, steps, prompt, repeats].map(|n| n.to_string());
+            let decode = [("--what", "decode"), ("--batch", &batches), ("--context", &context), ("--rounds", &steps)];
+            vec![bench(&decode), bench(&[("--what", "prefill"), ("--prompt", &prompt), ("--rounds", &repeats)])]
         }
         Kind::Train { rows, len, updates } => {
-            add("--what", "train".to_owned());
-            add("--train-rows", rows.to_string());
-            add("--train-len", len.to_string());
-            add("--rounds", updates.to_string());
+            let [rows, len, updates] = [rows, len, updates].map(|n| n.to_string());
+            let train = [("--what", "train"), ("--train-rows", &rows), ("--train-len", &len), ("--rounds", &updates)];
+            vec![bench(&train)]
         }
-    }
-    add("--threads", setup.threads.to_string());
-    words.extend(["--json".to_owned(), "--quiet".to_owned()]);
-    Contestant { who: "leeway", weights, weight_bytes: None, program: setup.leeway.to_owned(), words }
+    };
+    Contestant { who: "leeway", weights, weight_bytes: None, program: setup.leeway.to_owned(), turns }
 }
 
 fn llama_words(setup: &Setup, kind: Kind, gguf: &Path) -> Vec<String> {

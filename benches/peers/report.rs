@@ -19,11 +19,22 @@ pub struct Report {
     pub figures: Vec<Figure>,
 }
 
+impl Report {
+    /// What the next process of the same turn measured.
+    pub fn add(&mut self, part: Report) {
+        self.figures.extend(part.figures);
+        if let (Some(machine), Some(part)) = (&mut self.machine, part.machine) {
+            machine.limits.extend(part.limits);
+        }
+    }
+}
+
 /// The machine as `leeway bench` found it.
 #[derive(Clone, Debug)]
 pub struct Machine {
     pub isa: String,
-    pub limits: Limits,
+    /// Of each process of its turn.
+    pub limits: Vec<Limits>,
 }
 
 /// What the machine reached at most, measured between the contestants.
@@ -126,7 +137,7 @@ pub fn of_ours(output: &str, version: &str) -> Result<Report, String> {
         version: version.to_owned(),
         settings: format!("recipe {} ({})", line.recipe, line.recipe_hash),
         check: None,
-        machine: Some(Machine { isa: line.isa, limits: line.limits }),
+        machine: Some(Machine { isa: line.isa, limits: vec![line.limits] }),
     })
 }
 

@@ -88,7 +88,7 @@ fn ours_speaks() {
     let kinds: Vec<(&str, u32)> = ours.figures.iter().map(|f| (f.what.as_str(), f.tokens)).collect();
     assert_eq!(kinds, [("decode", 1), ("decode", 8), ("decode", 32), ("prefill", 512)]);
     assert!(ours.figures.iter().all(|f| f.seconds > 0.0 && f.amount.is_some_and(|amount| amount.flops > 0.0)));
-    let limits = ours.machine.expect("leeway measures the machine").limits;
+    let limits = ours.machine.expect("leeway measures the machine").limits[0];
     assert!(limits.read_gb_s > 0.0 && limits.fma_gflop_s > limits.fma_one_gflop_s);
     assert!(report::of_ours(LLAMA, "").is_err());
 }
@@ -105,12 +105,12 @@ fn entry(who: &'static str, weights: &'static str, sample: &str, seconds: &[f64]
         });
         let mut report = Report { figures: figures.collect(), ..report.clone() };
         if let Some(machine) = &mut report.machine {
-            (machine.limits.read_gb_s, machine.limits.fma_gflop_s) = (20.0, 200.0);
+            (machine.limits[0].read_gb_s, machine.limits[0].fma_gflop_s) = (20.0, 200.0);
         }
         report
     };
     let weight_bytes = (who == "llama.cpp").then_some(2e9);
-    let contestant = Contestant { who, weights, weight_bytes, program: who.into(), words: Vec::new() };
+    let contestant = Contestant { who, weights, weight_bytes, program: who.into(), turns: Vec::new() };
     (contestant, seconds.iter().map(timed).collect())
 }
 
