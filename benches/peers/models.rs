@@ -72,9 +72,9 @@ pub fn gguf(shape: Shape, llama: &Llama, scripts: &Path, checkpoint: &Path, weig
     let begun = file.with_extension("begun");
     if !file.exists() {
         eprintln!("peers: writing {}", file.display());
-        run::output(
-            Command::new(&llama.python).arg(scripts.join("write_gguf.py")).arg(checkpoint).arg(&begun).arg(weights),
-        )?;
+        let mut command = Command::new(&llama.python);
+        command.arg(scripts.join("write_gguf.py")).arg(checkpoint).arg(&begun).arg(weights);
+        run::output(command.env("PYTHONDONTWRITEBYTECODE", "1"))?;
         std::fs::rename(&begun, &file).map_err(|e| format!("{}: {e}", file.display()))?;
     }
     Ok(file)

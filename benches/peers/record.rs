@@ -68,10 +68,23 @@ impl Record {
         );
         self.limits.iter().for_each(|limits| text += &table::limits(limits));
         text += "\"over it\": ours over this contestant, tokens/s in the same round\n";
-        for Version { name, version, settings } in &self.contestants {
-            text += &format!("{name}: {version}; {settings}\n");
+        // Formats of one program, which differ in nothing else, in one line.
+        let same = |a: &Version, b: &Version| (&a.version, &a.settings) == (&b.version, &b.settings);
+        for group in self.ordered().chunk_by(same) {
+            let names: Vec<&str> = group.iter().map(|contestant| contestant.name.as_str()).collect();
+            text += &format!("{}: {}; {}\n", names.join(", "), group[0].version, group[0].settings);
         }
-        text + &format!("llama.cpp is built with {}\n", self.llama_cpp_flags.join(" "))
+        if self.contestants.iter().any(|contestant| contestant.name.starts_with("llama.cpp")) {
+            text += &format!("llama.cpp is built with {}\n", self.llama_cpp_flags.join(" "));
+        }
+        text
+    }
+
+    /// The contestants, those of one program together.
+    fn ordered(&self) -> Vec<Version> {
+        let mut all = self.contestants.clone();
+        all.sort_by(|a, b| (&a.version, &a.settings).cmp(&(&b.version, &b.settings)));
+        all
     }
 
     /// Writes both files into the machine's folder and returns it.

@@ -4,7 +4,7 @@ use crate::outcome::{JobLimits, Row};
 use crate::stats::Spread;
 
 const HEAD: [&str; 6] =
-    ["", "tokens/s", "low to high", "of the limit", "leeway bf16/f32 over it", "leeway e4m3 over it"];
+    ["", "tokens/s", "low to high", "of the limit", "leeway bf16 or f32 over it", "leeway e4m3 over it"];
 
 /// Rows as text, a line for each; a line above whatever is measured says what it is.
 pub fn text(rows: &[Row]) -> String {
