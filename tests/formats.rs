@@ -256,6 +256,13 @@ fn commands_write_what_is_documented() {
     check("doctor", &["doctor", "--model", "teacher"]);
     let groups = ["--prompt-length", "16", "--samples", "2"];
     check("capacity", &[&["capacity", "--model", "teacher", "--memory", "64MiB"][..], &groups].concat());
+    let few = ["--rounds", "1", "--batch", "2", "--context", "8", "--prompt", "16"];
+    let bench = check("bench", &[&["bench", "--model", "teacher"][..], &few].concat());
+    for object in [&bench["limits"], &bench["capacity"], &bench["figures"][0], &bench["figures"][3]] {
+        for key in keys(object) {
+            assert!(text.contains(&format!("`{key}`")), "docs/formats.md lacks {key} of bench");
+        }
+    }
     check("score", &["score", "--model", "teacher", "--prompt", "<bos>cab:"]);
     let prompt = ["--prompt", "<bos>cab:", "--max-tokens", "2", "--n", "2", "--out", "rollouts.jsonl"];
     let result = check("generate", &[&["generate", "--model", "teacher"][..], &prompt].concat());

@@ -88,6 +88,11 @@ fn admission() {
 }
 
 #[test]
+fn speed() {
+    runs("bench.md");
+}
+
+#[test]
 fn what_a_line_is_without_its_numbers() {
     assert_eq!(words("D, nats/token  1.959e-1  -0.68%\n-----\n"), ["D, nats/token # #%", "-"]);
     assert_ne!(words("status 3"), words("status three"));

@@ -63,7 +63,8 @@ struct MemoryArgs {
 /// More of anything than a machine can have at a time: a slip of the finger.
 const COUNT_MAX: usize = 1 << 30;
 
-fn count(text: &str) -> Result<usize, String> {
+/// A number of things, at least one.
+pub fn count(text: &str) -> Result<usize, String> {
     text.parse()
         .ok()
         .filter(|count| (1..=COUNT_MAX).contains(count))
@@ -253,7 +254,7 @@ fn number(x: f64) -> Value {
 }
 
 /// Bytes to be read: exact, and in the unit that fits.
-fn size(bytes: usize) -> String {
+pub fn size(bytes: usize) -> String {
     let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
     match units.into_iter().find(|(_, shift)| bytes >> shift > 0) {
         Some((unit, shift)) => format!("{bytes} ({:.2} {unit})", bytes as f64 / (1_u64 << shift) as f64),

@@ -1,6 +1,7 @@
 //! The command line: one file a command, each wiring crates together and printing what they return.
 
 mod admit;
+mod bench;
 mod calibrate;
 mod capacity;
 mod doctor;
@@ -95,6 +96,8 @@ enum Command {
     Measure(measure::MeasureArgs),
     /// How many tokens and sequences some memory holds, from config.json alone.
     Capacity(capacity::CapacityArgs),
+    /// What speed, capacity and update latency a model has here under a recipe, beside what this machine can do at most.
+    Bench(bench::BenchArgs),
     /// Recipes: which format every part of a model has.
     Recipe(recipe::RecipeArgs),
     /// Whether a device computes what it must: every kernel, small models, and what speed it reaches.
@@ -143,6 +146,7 @@ fn dispatch(command: &Command, global: &Global) -> Result<ExitCode, Failure> {
         Command::Eval(args) => eval::run(args, global),
         Command::Measure(args) => measure::run(args, global),
         Command::Capacity(args) => capacity::run(args, global),
+        Command::Bench(args) => bench::run(args, global),
         Command::Recipe(args) => recipe::run(args, global),
         Command::Selftest(args) => selftest::run(args, global),
         Command::Doctor(args) => doctor::run(args, global),

@@ -11,6 +11,7 @@
 
 pub mod admit;
 pub mod answer;
+pub mod bench;
 pub mod calibrate;
 pub mod clock;
 pub mod config;
