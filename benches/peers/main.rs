@@ -113,10 +113,7 @@ fn full(options: &Options) -> Result<(), String> {
     for (job, mut entries) in started {
         take_turns(&setup, job, options.rounds, &mut entries)?;
         outcome::same_model(&entries)?;
-        let record = record.get_or_insert_with(|| {
-            let isa = entries.iter().find_map(|(_, reports)| Some(reports[0].machine.as_ref()?.isa.as_str()));
-            Record::new(root, isa.unwrap_or_default(), setup.threads, options.rounds.into())
-        });
+        let record = record.get_or_insert_with(|| Record::new(root, setup.threads, options.rounds.into()));
         add(record, job, &entries)?;
     }
     let record = record.ok_or("there was no job")?;

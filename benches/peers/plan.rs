@@ -191,7 +191,9 @@ fn ours(setup: &Setup, job: Job, checkpoint: &Path, weights: &'static str, recip
         Kind::Train { rows, len, updates } => {
             let [rows, len, updates] = [rows, len, updates].map(|n| n.to_string());
             let train = [("--what", "train"), ("--train-rows", &rows), ("--train-len", &len), ("--rounds", &updates)];
-            vec![bench(&train)]
+            let mut words = bench(&train);
+            words.push("--supervised".to_owned());
+            vec![words]
         }
     };
     Contestant { who: "leeway", weights, weight_bytes: None, program: setup.leeway.to_owned(), turns }

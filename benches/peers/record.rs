@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use ptx::Cpu;
 use serde::Serialize;
 
 use crate::install::CMAKE_FLAGS;
@@ -33,8 +34,8 @@ pub struct Version {
 }
 
 impl Record {
-    /// A record of this commit and day, still without rows. `isa` is leeway's word.
-    pub fn new(root: &Path, isa: &str, threads: usize, rounds: usize) -> Record {
+    /// A record of this commit and day, still without rows.
+    pub fn new(root: &Path, threads: usize, rounds: usize) -> Record {
         let said = |program: &str, words: &[&str]| {
             let output = Command::new(program).args(words).current_dir(root).output().ok();
             let output = output.filter(|output| output.status.success());
@@ -45,7 +46,7 @@ impl Record {
         Record {
             commit: commit + if changed { " and changes" } else { "" },
             date: said("date", &["-u", "+%F"]),
-            machine: machine(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default(), isa),
+            machine: opd::bench::machine_name(&Cpu::new(threads)),
             threads,
             rounds,
             contestants: Vec::new(),
@@ -98,13 +99,4 @@ impl Record {
         }
         Ok(folder)
     }
-}
-
-/// A folder's name for the machine: the processor's brand as far as it is words, and the instruction set.
-pub fn machine(cpuinfo: &str, isa: &str) -> String {
-    let line = cpuinfo.lines().find_map(|line| line.strip_prefix("model name"));
-    let brand = line.and_then(|line| line.split_once(':')).map_or("cpu", |(_, brand)| brand);
-    let brand = brand.replace("(R)", "").replace("(TM)", "");
-    let words = brand.split_whitespace().take_while(|word| word.chars().all(char::is_alphabetic) && *word != "CPU");
-    words.chain([isa]).map(str::to_lowercase).collect::<Vec<_>>().join("-")
 }

@@ -14,8 +14,8 @@ pub struct Report {
     pub settings: String,
     /// Mean loss of fixed ids in nats a token, where a driver tells it: whether all run the same model.
     pub check: Option<f64>,
-    /// What `leeway bench` alone knows.
-    pub machine: Option<Machine>,
+    /// What the machine did beside each process of the turn; `leeway bench` alone knows.
+    pub limits: Vec<Limits>,
     pub figures: Vec<Figure>,
 }
 
@@ -23,18 +23,8 @@ impl Report {
     /// What the next process of the same turn measured.
     pub fn add(&mut self, part: Report) {
         self.figures.extend(part.figures);
-        if let (Some(machine), Some(part)) = (&mut self.machine, part.machine) {
-            machine.limits.extend(part.limits);
-        }
+        self.limits.extend(part.limits);
     }
-}
-
-/// The machine as `leeway bench` found it.
-#[derive(Clone, Debug)]
-pub struct Machine {
-    pub isa: String,
-    /// Of each process of its turn.
-    pub limits: Vec<Limits>,
 }
 
 /// What the machine reached at most, measured between the contestants.
@@ -83,7 +73,6 @@ struct PeerFigure {
 
 #[derive(Deserialize)]
 struct OursLine {
-    isa: String,
     recipe: String,
     recipe_hash: String,
     limits: Limits,
@@ -119,7 +108,7 @@ pub fn of_peer(output: &str) -> Result<Report, String> {
         version: line.version,
         settings: line.settings,
         check: Some(line.check),
-        machine: None,
+        limits: Vec::new(),
     })
 }
 
@@ -137,7 +126,7 @@ pub fn of_ours(output: &str, version: &str) -> Result<Report, String> {
         version: version.to_owned(),
         settings: format!("recipe {} ({})", line.recipe, line.recipe_hash),
         check: None,
-        machine: Some(Machine { isa: line.isa, limits: vec![line.limits] }),
+        limits: vec![line.limits],
     })
 }
 

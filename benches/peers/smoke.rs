@@ -7,7 +7,7 @@ use crate::install::{self, Environment};
 use crate::models::TINY;
 use crate::outcome::{self, Entry};
 use crate::plan::{self, Contestant, JOBS, Job, Kind, Setup};
-use crate::record::{self, Record};
+use crate::record::Record;
 use crate::report::{self, Amount, Report};
 use crate::stats::Spread;
 use crate::table;
@@ -27,7 +27,6 @@ pub fn run() {
     ours_speaks();
     shares_and_ratios();
     other_models_are_noticed();
-    machines();
     whole_record();
     leeway_runs();
     println!("peers: ok");
@@ -88,7 +87,7 @@ fn ours_speaks() {
     let kinds: Vec<(&str, u32)> = ours.figures.iter().map(|f| (f.what.as_str(), f.tokens)).collect();
     assert_eq!(kinds, [("decode", 1), ("decode", 8), ("decode", 32), ("prefill", 512)]);
     assert!(ours.figures.iter().all(|f| f.seconds > 0.0 && f.amount.is_some_and(|amount| amount.flops > 0.0)));
-    let limits = ours.machine.expect("leeway measures the machine").limits[0];
+    let limits = ours.limits[0];
     assert!(limits.read_gb_s > 0.0 && limits.fma_gflop_s > limits.fma_one_gflop_s);
     assert!(report::of_ours(LLAMA, "").is_err());
 }
@@ -104,8 +103,8 @@ fn entry(who: &'static str, weights: &'static str, sample: &str, seconds: &[f64]
             figure
         });
         let mut report = Report { figures: figures.collect(), ..report.clone() };
-        if let Some(machine) = &mut report.machine {
-            (machine.limits[0].read_gb_s, machine.limits[0].fma_gflop_s) = (20.0, 200.0);
+        for limits in &mut report.limits {
+            (limits.read_gb_s, limits.fma_gflop_s) = (20.0, 200.0);
         }
         report
     };
@@ -152,16 +151,8 @@ fn other_models_are_noticed() {
     assert!(outcome::same_model(&entries).is_err());
 }
 
-fn machines() {
-    let of = |brand: &str| record::machine(&format!("processor\t: 0\nmodel name\t: {brand}\n"), "avx2");
-    assert_eq!(of("AMD EPYC"), "amd-epyc-avx2");
-    assert_eq!(of("AMD EPYC 7763 64-Core Processor"), "amd-epyc-avx2");
-    assert_eq!(of("Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz"), "intel-xeon-platinum-avx2");
-    assert_eq!(record::machine("", "portable"), "cpu-portable");
-}
-
 fn whole_record() {
-    let mut record = Record::new(Path::new(ROOT), "avx2", 2, 1);
+    let mut record = Record::new(Path::new(ROOT), 2, 1);
     let entries = [entry("leeway", "bf16", OURS, &[0.1]), entry("llama.cpp", "f16", LLAMA, &[0.2])];
     crate::add(&mut record, JOBS[0], &entries).expect("all measured the same");
     let folder = tempfile::tempdir().expect("a folder");

@@ -51,6 +51,9 @@ pub struct BenchArgs {
     /// Tokens of each of them [default: 128, or what the model takes]
     #[arg(long, value_parser = count)]
     train_len: Option<usize>,
+    /// Train on the ids themselves, by cross-entropy, and not towards a teacher.
+    #[arg(long)]
+    supervised: bool,
     /// Seed of ids and draws.
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -277,7 +280,7 @@ fn training(
     let gauge = Gauge::new(Arc::clone(cpu));
     let mut tick = || bar.inc(1);
     let mut turns = Turns { gauge: &gauge, rounds: args.rounds, seed: args.seed, tick: &mut tick };
-    let training = Training { rows: args.train_rows, len };
+    let training = Training { rows: args.train_rows, len, supervised: args.supervised };
     Ok(opd::bench::train(&mut model, &mut master, training, folder.valid(), &mut turns)?)
 }
 

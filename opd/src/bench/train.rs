@@ -19,10 +19,13 @@ pub struct Training {
     pub rows: usize,
     /// Tokens of each, the first of them its prompt.
     pub len: usize,
+    /// The loss is the cross-entropy of the ids, and there is no teacher.
+    pub supervised: bool,
 }
 
-/// Forward with a tape, reverse KL to given hidden rows of a teacher, backward, AdamW and the next version: one micro-batch of
-/// all rows. Ids and the teacher's rows are random; its head is the model's. `master` are the model's f32 weights.
+/// Forward with a tape, the loss, backward, AdamW and the next version: one micro-batch of all rows. The loss is reverse KL to
+/// given hidden rows of a teacher, or supervised. Ids and the teacher's rows are random; its head is the model's. `master` are
+/// the model's f32 weights.
 ///
 /// # Errors
 /// When there is no row of at least two tokens, a row is longer than the model's context, or the loss is no number.
@@ -33,7 +36,7 @@ pub fn train(
     valid: usize,
     turns: &mut Turns<'_>,
 ) -> Result<Figure, BenchError> {
-    let (what, Training { rows: count, len }) = (What::Train, training);
+    let (what, Training { rows: count, len, supervised }) = (What::Train, training);
     for (name, size) in [("number of rows", count), ("length of a row less one", len.saturating_sub(1))] {
         if size == 0 {
             return Err(BenchError::Nothing { what, name });
@@ -52,11 +55,13 @@ pub fn train(
     let predicted = count * (len - 1);
     let hidden: Vec<f32> = (0..predicted * model.config.hidden).map(|_| stream.normal()).collect();
     let hyper = AdamW { lr: 1e-4, beta1: 0.9, beta2: 0.98, eps: 1e-8, weight_decay: 0.1 };
-    let objective = Objective::Distill { kind: Kind::ReverseKl, inv_temp: 1.0 };
+    let distill = Objective::Distill { kind: Kind::ReverseKl, inv_temp: 1.0 };
+    let objective = if supervised { Objective::Supervised } else { distill };
     let samples = turns.run(1, |_| {
         let watch = Stopwatch::start();
         learner.gradients.clear();
-        let views = Views { teacher: Some(View { head: model.head(), hidden: &hidden }.into()), ..Views::default() };
+        let teacher = (!supervised).then(|| View { head: model.head(), hidden: &hidden }.into());
+        let views = Views { teacher, ..Views::default() };
         learner.micro_batch(&cpu, model, objective, &rows, views, valid, 1.0 / predicted as f32, true)?;
         master.update(&cpu, &learner.gradients, hyper, 1.0);
         model.update(&cpu, master.updates, &mut master.version(&cpu)).map_err(engine::engine::EngineError::from)?;
