@@ -6,10 +6,13 @@ mod common;
 
 use std::hint::black_box;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bridge::{Consumer, Counters, Geometry, Kind, Meta, Patience, Producer};
+use common::{Record, table::Table};
 use criterion::SamplingMode;
+use opd::bench::Spread;
+use opd::clock::Stopwatch;
 
 const SLOTS: u32 = 8;
 const PATIENCE: Patience = Patience::until(Duration::from_secs(60));
@@ -32,11 +35,10 @@ struct Sample {
     crc: f64,
 }
 
-#[allow(clippy::disallowed_methods, reason = "a bench exists to read the clock; no result depends on it")]
 fn timed(work: impl FnOnce()) -> f64 {
-    let start = Instant::now();
+    let watch = Stopwatch::start();
     work();
-    start.elapsed().as_secs_f64()
+    watch.elapsed_s()
 }
 
 /// Sends blocks whose rows are written straight into the slot: the one write that a kernel would do there.
@@ -117,27 +119,29 @@ fn print(case: &Case, bytes: usize, samples: &[Sample], sent: Counters, taken: C
     assert_eq!((sent.bytes_copied, taken.bytes_copied), (0, 0), "nothing is copied but the one write");
     assert_eq!((sent.blocks, taken.blocks, taken.corrupt), (taken.blocks, sent.blocks, 0));
     let samples = &samples[samples.len().min(1)..]; // the first touches the pages
-    if !common::is_full() || samples.len() < 5 {
+    if samples.is_empty() {
         return;
     }
-    let median = |of: &dyn Fn(&Sample) -> f64| {
-        let mut values: Vec<f64> = samples.iter().map(of).collect();
-        values.sort_by(f64::total_cmp);
-        values[values.len() / 2]
-    };
+    let median = |of: fn(&Sample) -> f64| Spread::of(samples.iter().map(of)).median;
     let all = (bytes * case.blocks) as f64;
-    let (ring, copy, crc) = (median(&|s| s.ring), median(&|s| s.copy), median(&|s| s.crc));
-    println!(
-        "LIMIT bridge/{}: {:.2} GB/s, {:.0} blocks/s; bytes copied {}; machine: memcpy {:.2} GB/s (ring {:.0} % of it), \
-         CRC32C {:.2} GB/s on one thread ({:.0} % of the ring's time, on each side) ({} samples)",
-        case.name,
-        all / ring / 1e9,
-        case.blocks as f64 / ring,
-        sent.bytes_copied + taken.bytes_copied,
-        all / copy / 1e9,
-        100.0 * copy / ring,
-        all / crc / 1e9,
-        100.0 * crc / ring,
-        samples.len(),
-    );
+    let (ring, copy, crc) = (median(|s| s.ring), median(|s| s.copy), median(|s| s.crc));
+    let mut record = Record::new("bridge", &std::sync::Arc::new(ptx::Cpu::new(0)));
+    let mut table =
+        Table::new(["blocks", "GB/s", "blocks/s", "of memcpy", "memcpy, GB/s", "CRC32C, GB/s", "its share, each side"]);
+    table.row([
+        case.name.into(),
+        format!("{:.2}", all / ring / 1e9),
+        format!("{:.0}", case.blocks as f64 / ring),
+        format!("{:.0}%", 100.0 * copy / ring),
+        format!("{:.2}", all / copy / 1e9),
+        format!("{:.2}", all / crc / 1e9),
+        format!("{:.0}%", 100.0 * crc / ring),
+    ]);
+    record.say(&table);
+    for (key, value) in [("gb_s", all / ring), ("memcpy_gb_s", all / copy), ("crc_gb_s", all / crc)] {
+        record.put(key, value / 1e9);
+    }
+    record.put("bytes_copied", sent.bytes_copied + taken.bytes_copied);
+    record.put("rounds", samples.len());
+    record.finish();
 }

@@ -4,9 +4,10 @@
 
 mod common;
 
-use common::{Meter, Shape, Work};
+use common::{Meter, Shape};
 use engine::model::Gradients;
 use engine::recipe::Precision;
+use opd::bench::Cost;
 use opd::loss::{BLOCK_BYTES, ByRow, LossWorkspace, Objective, Rows, View, loss};
 use ptx::ops::divergence::Kind;
 use ptx::rng::{Purpose, Stream};
@@ -35,12 +36,13 @@ const SMOKE: [Case; 1] = [Case { name: "smoke", hidden: 32, vocab: 64, rows: 5, 
 
 fn main() {
     let mut c = common::criterion();
-    let meter = Meter::new();
+    let mut meter = Meter::new();
+    let cpu = std::sync::Arc::clone(meter.cpu());
     let cases: &[Case] = if common::is_full() { &FULL } else { &SMOKE };
     for case in cases.iter().filter(|case| common::is_wanted(case.name)) {
         let &Case { hidden, vocab, rows, .. } = case;
         let shape = Shape { hidden, layers: 1, heads: 2, kv_heads: 1, head_dim: 16, ffn: 32, vocab };
-        let model = common::model(&meter.cpu, shape, "f32", Precision::F32);
+        let model = common::model(&cpu, shape, "f32", Precision::F32);
         let mut gradients = Gradients::zeros(&model.config);
         let mut stream = Stream::new(1, Purpose::Data, 0);
         let [student, teacher, rollout] =
@@ -50,8 +52,7 @@ fn main() {
         let (mut dhidden, mut by_row, mut ws) = (Vec::new(), ByRow::default(), LossWorkspace::within(case.bytes));
         let heads = if case.rollout { 3 } else { 2 };
         let flops = 2.0 * (heads + 2) as f64 * (rows * hidden * vocab) as f64;
-        let work = Work { tokens: rows as f64, bytes: None, flops };
-        meter.run(&mut c, "head", case.name, work, || {
+        meter.run(&mut c, &cpu, "head", case.name, Cost { flops, bytes: 0.0 }, |cpu| {
             let view = |hidden| Some(View { head: model.head(), hidden }.into());
             let input = Rows {
                 hidden: &student,
@@ -65,9 +66,9 @@ fn main() {
                 weight: 1.0 / rows as f32,
             };
             let gradients = Some((&mut gradients, &mut dhidden));
-            let sums = loss(&meter.cpu, objective, &model, input, gradients, &mut by_row, &mut ws);
+            let sums = loss(cpu, objective, &model, input, gradients, &mut by_row, &mut ws);
             assert!(sums.expect("logits are numbers").loss > 0.0);
         });
     }
-    c.final_summary();
+    meter.finish(&mut c, "head");
 }

@@ -9,8 +9,9 @@ mod common;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::median;
-use serde_json::Value;
+use common::Record;
+use opd::bench::Spread;
+use serde_json::{Value, json};
 
 const BATCH: u32 = 64;
 const SAMPLES: u32 = 4;
@@ -54,7 +55,7 @@ fn train(dir: &Path, name: &str, updates: u32, more: &[String]) -> Vec<(f64, f64
 
 /// Seconds of an update: the median, the first left out.
 fn update_s(updates: &[(f64, f64)]) -> f64 {
-    median(&updates[1..].iter().map(|&(seconds, _)| seconds).collect::<Vec<_>>())
+    Spread::of(updates[1..].iter().map(|&(seconds, _)| seconds)).median
 }
 
 /// An update's seconds with a teacher that holds every answer back for `delay` seconds.
@@ -83,9 +84,12 @@ fn with_teacher(dir: &Path, schedule: &str, updates: u32, delay: f64) -> f64 {
     updates[2..].iter().map(|&(seconds, _)| seconds).sum::<f64>() / (updates.len() - 2) as f64
 }
 
-fn spread(values: &[f64]) -> String {
-    let (least, most) = values.iter().fold((f64::MAX, f64::MIN), |(a, b), &v| (a.min(v), b.max(v)));
-    format!("{:.3} ({least:.3} to {most:.3}, {} rounds)", median(values), values.len())
+/// A line for people and the same for the record: how many times as long.
+fn say(record: &mut Record, what: &str, values: &[f64]) {
+    let spread = Spread::of(values.iter().copied());
+    let Spread { low, median, high } = spread;
+    record.say(format_args!("{what}: {median:.3} times as long ({low:.3} to {high:.3}, {} rounds)", values.len()));
+    record.push("ratios", json!({"what": what, "ratio": spread.json(), "rounds": values.len()}));
 }
 
 /// Seconds until the running mean of ten updates' KL is down to `quality`; none if it never is.
@@ -97,6 +101,7 @@ fn reach(updates: &[(f64, f64)], quality: f64) -> Option<f64> {
 fn main() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let dir = dir.path();
+    let mut record = Record::new("overlap", &std::sync::Arc::new(ptx::Cpu::new(0)));
     let (rounds, updates, long) = if common::is_full() { (5, 24, 300) } else { (1, 4, 12) };
     if common::is_wanted("late-teacher") {
         let (mut sync, mut ahead) = (Vec::new(), Vec::new());
@@ -107,10 +112,8 @@ fn main() {
             let plain = with_teacher(dir, "async", updates, 0.0);
             ahead.push(with_teacher(dir, "async", updates, delay) / plain);
         }
-        if common::is_full() {
-            println!("OVERLAP late teacher, half an update: sync takes {} times as long", spread(&sync));
-            println!("OVERLAP late teacher, half an update: async takes {} times as long", spread(&ahead));
-        }
+        say(&mut record, "a sync update with a teacher half an update late", &sync);
+        say(&mut record, "an async update with a teacher half an update late", &ahead);
     }
     if common::is_wanted("time-to-quality") {
         let (mut whole, mut time) = (Vec::new(), Vec::new());
@@ -128,9 +131,8 @@ fn main() {
             // A run that never gets there counts as worse than any.
             time.push(reach(&ahead, quality).map_or(f64::INFINITY, |ahead_s| ahead_s / sync_s));
         }
-        if common::is_full() {
-            println!("OVERLAP quickstart: an async update takes {} times as long as a sync one", spread(&whole));
-            println!("OVERLAP quickstart: async reaches sync's quality in {} times the time", spread(&time));
-        }
+        say(&mut record, "the quickstart, an async update beside a sync one", &whole);
+        say(&mut record, "the quickstart, async to the quality of sync", &time);
     }
+    record.finish();
 }
