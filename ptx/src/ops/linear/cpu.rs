@@ -15,7 +15,7 @@ use crate::{Cpu, Isa, isa::by_isa, scratch};
 const SHARE: usize = 100_000;
 /// Depth of a block: 256 groups of f32 are 32 KiB. A multiple of the panel, for transposed weights, and of a block of
 /// scales.
-const BLOCK: usize = 256;
+const BLOCK: usize = 128;
 /// Depth of a block whose codes are read by several passes; one block of scales.
 const BLOCK_DIRECT: usize = SCALE_BLOCK;
 /// Bytes that a single stream is asked for ahead of its use.
@@ -237,13 +237,12 @@ fn block_task(
                 .then(|| upcoming(product, place(step + 1)))
                 .flatten()
                 .unwrap_or((left.plain.as_ptr().cast(), 0));
-            let width = width(product, panel);
             for tile in tiles.clone() {
                 let (start, end, a) = left.tile(left.plain, tile, at, len);
                 let sums = &mut sums[..end - start];
                 for (row, sums) in (start..end).zip(sums.iter_mut()) {
                     if at > 0 || product.accumulate {
-                        sums[..width].copy_from_slice(c_row(product, row, panel));
+                        load_row(c_row(product, row, panel), sums);
                     } else {
                         *sums = [0.0; PANEL];
                     }
@@ -266,11 +265,32 @@ fn block_task(
                     if at + len == depth {
                         finish(product, panel, sums);
                     }
-                    c_row(product, row, panel).copy_from_slice(&sums[..width]);
+                    store_row(sums, c_row(product, row, panel));
                 }
             }
         }
     });
+}
+
+/// A row of a panel, zeros behind its last column. Whole panels are the rule, and their copy is a few registers.
+#[inline(always)]
+fn load_row(from: &[f32], to: &mut [f32; PANEL]) {
+    if let Ok(from) = <&[f32; PANEL]>::try_from(from) {
+        *to = *from;
+    } else {
+        to[..from.len()].copy_from_slice(from);
+        to[from.len()..].fill(0.0);
+    }
+}
+
+/// The way back from [`load_row`].
+#[inline(always)]
+fn store_row(from: &[f32; PANEL], to: &mut [f32]) {
+    if let Ok(to) = <&mut [f32; PANEL]>::try_from(&mut *to) {
+        *to = *from;
+    } else {
+        to.copy_from_slice(&from[..to.len()]);
+    }
 }
 
 /// Columns of the product in `panel`.
