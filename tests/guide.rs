@@ -34,11 +34,11 @@ fn blocks(page: &str) -> Vec<(String, String)> {
     found
 }
 
-/// Words alone: a number is `#`, and so is each run of dashes or spaces one.
+/// Words alone: a number is `#`, a hash too, and each run of dashes or spaces is one.
 fn words(text: &str) -> Vec<String> {
     let line = |line: &str| {
         let mut words = String::new();
-        for c in line.trim().chars() {
+        for c in unhashed(line.trim()).chars() {
             let c = if c.is_ascii_digit() { '#' } else { c };
             let last = words.chars().last();
             let repeated = matches!(c, '#' | ' ' | '-') && last == Some(c);
@@ -51,6 +51,18 @@ fn words(text: &str) -> Vec<String> {
         words.replace("#-#", "#").replace(" -#", " #")
     };
     text.trim().lines().map(line).collect()
+}
+
+/// The line with a digit for each hash, 64 hexadecimal digits.
+fn unhashed(line: &str) -> String {
+    let (mut text, mut rest) = (String::new(), line);
+    while let Some(c) = rest.chars().next() {
+        let digits = rest.bytes().take_while(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')).count();
+        let taken = if digits == 64 { digits } else { digits.max(c.len_utf8()) };
+        text.push_str(if digits == 64 { "0" } else { &rest[..taken] });
+        rest = &rest[taken..];
+    }
+    text
 }
 
 fn runs(name: &str) {
@@ -83,6 +95,11 @@ fn training() {
 }
 
 #[test]
+fn tuning() {
+    runs("tune.md");
+}
+
+#[test]
 fn admission() {
     runs("admit.md");
 }
@@ -96,4 +113,8 @@ fn speed() {
 fn what_a_line_is_without_its_numbers() {
     assert_eq!(words("D, nats/token  1.959e-1  -0.68%\n-----\n"), ["D, nats/token # #%", "-"]);
     assert_ne!(words("status 3"), words("status three"));
+    let hash = "9e2b23500cecbc2f66a712f2eb28a728d99433d6365662ad24ddab28418043d8";
+    assert_eq!(words(&format!("hash  {hash}")), ["hash #"]);
+    assert_eq!(words(&format!("\"{hash}\"")), ["\"#\""]);
+    assert_eq!(words("added – bed"), ["added – bed"]);
 }

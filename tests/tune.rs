@@ -27,7 +27,7 @@ fn models(dir: &Path) {
 
 fn tune(dir: &Path, model: &str, out: &str, more: &[&str]) -> Vec<String> {
     let (model, out) = (dir.join(model), dir.join(out));
-    let words = ["recipe", "tune", "--n-prompts", "8", "--max-tokens", "12", "--random-recipes", "4"];
+    let words = ["recipe", "tune", "-n", "8", "--max-tokens", "12", "--random-recipes", "4"];
     let paths = ["--model".into(), model.display().to_string(), "--out".into(), out.display().to_string()];
     words.iter().chain(more).map(|&word| word.to_owned()).chain(paths).collect()
 }
@@ -83,6 +83,13 @@ fn planted_outliers_are_found_and_left_out() {
     let model = dir.join("planted").display().to_string();
     let score = common::run_json(words.into_iter().chain(paths).chain([model]));
     assert_eq!(score["recipe"], planted["recipe_hash"]);
+    // Its file says what was asked for and what came of it; the next goal writes another.
+    let text = fs::read_to_string(out.join("recipe.toml")).expect("written");
+    assert!(
+        text.starts_with("# leeway recipe tune, KV tokens at least 1.75 of bf16's: 14 of 16 units in 8 bits\n"),
+        "{text}"
+    );
+    assert!(text.contains(&format!("\n# model {}\n", planted["model"].as_str().expect("a hash"))), "{text}");
     let csv = fs::read_to_string(out.join("sensitivity.csv")).expect("written");
     let lines: Vec<&str> = csv.lines().collect();
     assert_eq!((lines.len(), lines[0]), (17, "unit,layer,kind,bytes_saved,d_nats,low,high,chosen"));

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use budget::mismatch::{Cluster, RatioEstimate};
 use budget::sensitivity::{self, Additivity, Concentration, Item};
 use engine::config::ModelConfig;
-use engine::recipe::{Recipe, to_toml};
+use engine::recipe::Recipe;
 use indicatif::ProgressBar;
 use opd::meter::Sum;
-use opd::tune::{Tuner, Unit, page_bytes, saved, with_units, write_whole};
+use opd::tune::{Tuner, Unit, page_bytes, saved, with_units};
 
 use super::super::Failure;
 use super::tune::{TuneArgs, bf16_page_bytes, kv_ratio};
@@ -108,9 +108,6 @@ impl Measure<'_> {
             bytes: weights + pages * page,
             chosen,
         });
-        let recipe_file = args.out.join("recipe.toml");
-        let text = to_toml(&recipe, self.config.arch.model_type());
-        write_whole(&recipe_file, text.as_bytes()).map_err(|e| format!("{}: {e}", recipe_file.display()))?;
         Ok(Outcome {
             units: measured.collect(),
             concentration: sensitivity::concentration(&d),
@@ -119,7 +116,7 @@ impl Measure<'_> {
             all,
             kv_ratio: kv_ratio(bf16_page_bytes(self.config)?, page_bytes(self.config, &recipe)),
             recipe,
-            recipe_file,
+            recipe_file: args.out.join("recipe.toml"),
         })
     }
 

@@ -35,7 +35,7 @@ pub struct TuneArgs {
     #[arg(long, value_parser = super::super::pretrain::precision)]
     pub precision: Option<Precision>,
     /// Prompts to sample a completion of: the first ones of the file; 32 unless given.
-    #[arg(long, conflicts_with = "rollouts")]
+    #[arg(long, short = 'n', conflicts_with = "rollouts")]
     pub n_prompts: Option<usize>,
     /// Most tokens of a completion; 64 unless given.
     #[arg(long, conflicts_with = "rollouts")]
@@ -83,6 +83,17 @@ pub struct Input {
     pub task: Option<TaskSpec>,
 }
 
+impl Goal {
+    /// What was asked for, in words.
+    pub fn words(&self) -> String {
+        match (self.kv_ratio, self.budget) {
+            (Some(ratio), _) => format!("KV tokens at least {ratio} of bf16's"),
+            (None, Some(budget)) => format!("D at most {budget:e}"),
+            (None, None) => unreachable!("clap requires one of them"),
+        }
+    }
+}
+
 fn which(name: &str) -> Result<Which, String> {
     match name {
         "kv" => Ok(Which::Kv),
@@ -124,9 +135,10 @@ pub fn run(args: &TuneArgs, global: &Global) -> Result<ExitCode, Failure> {
     let outcome = measure.wholes(args, &units, costs, want, pages)?;
     bar.finish_and_clear();
 
-    report::write_files(&args.out, &args.model, &outcome)?;
+    let set = report::Set { prompts, tokens, model_hash: &model_hash, model_type: config.arch.model_type() };
+    report::write_files(args, &outcome, &set)?;
     if !global.json {
-        super::super::print(format_args!("{}", report::tables(&outcome, prompts, tokens, &args.out)))?;
+        super::super::print(format_args!("{}", report::tables(args, &outcome, &set)))?;
     }
     let mut object = report::object(&outcome);
     for (key, value) in [

@@ -30,7 +30,7 @@ pub fn to_toml(recipe: &Recipe, model_type: &str) -> String {
         projection = Projection { weights: WeightFormat::new(DType::F32), activations: Activations::F32 };
         cache = (DType::F32, DType::F32, "none");
     }
-    let mut text = format!("model = {model_type:?}\n");
+    let mut text = format!("model = {model_type:?}\n\n");
     let mut keys = projection_keys(projection, None);
     keys.extend([("k", cache.0.name()), ("v", cache.1.name())]);
     if cache.2 != "none" {
@@ -84,7 +84,15 @@ fn entries(recipe: &Recipe, projection: Projection, cache: Cache) -> Vec<(Range<
         }
     }
     entries.sort_by_key(|(range, ..)| range.start); // stable: within a layer, cache first and then in its order
-    entries
+    // What the cache and the matrices of the same whole layers have for themselves is one entry.
+    let mut merged: Vec<(Range<usize>, String, Keys)> = Vec::new();
+    for (range, suffix, keys) in entries {
+        match merged.last_mut() {
+            Some((last, known, all)) if *last == range && *known == suffix => all.extend(keys),
+            _ => merged.push((range, suffix, keys)),
+        }
+    }
+    merged
 }
 
 /// A layer's matrices as few patterns: the layer, its modules, or single matrices.
@@ -190,6 +198,7 @@ mod tests {
             r.layers[8][proj].weights = WeightFormat { dtype: DType::E4m3, scale: WeightScale::Tensor };
         }
         let want = r#"model = "llama"
+
 [default]
 weights = "bf16"
 activations = "bf16"
@@ -229,14 +238,32 @@ activations = "bf16"
         let text = to_toml(&r, "llama");
         let entries: Vec<&str> = text.split("\n\n").collect();
         assert_eq!(
-            entries[1..4],
+            entries[2..5],
             [
                 "[[layer]]\nmatch = \"layers.1-2\"\nv = \"e4m3\"\nkv_scale = \"static\"",
                 "[[layer]]\nmatch = \"layers.4\"\nweights = \"bf16\"",
                 "[[layer]]\nmatch = \"layers.5\"\nv = \"e4m3\"\nkv_scale = \"static\"",
             ]
         );
-        assert!(!entries[0].contains("kv_scale") && entries[0].contains("weights_scale = \"channel\""), "{text}");
+        assert!(!entries[1].contains("kv_scale") && entries[1].contains("weights_scale = \"channel\""), "{text}");
+    }
+
+    /// A layer left out of everything is one entry, and a matrix that differs alone stays apart.
+    #[test]
+    fn cache_and_matrices_of_the_same_layers_are_one_entry() {
+        let mut r = recipe(8, DType::E4m3, Activations::Bf16, DType::E4m3);
+        for at in [0, 6, 7] {
+            r.layers[at] = recipe(1, DType::Bf16, Activations::Bf16, DType::Bf16).layers[0];
+        }
+        r.layers[7][Proj::Down].weights = WeightFormat::new(DType::F32);
+        let text = to_toml(&r, "llama");
+        let entries: Vec<&str> = text.split("\n\n").filter(|entry| entry.starts_with("[[layer]]")).collect();
+        assert_eq!(entries[0], "[[layer]]\nmatch = \"layers.0\"\nk = \"bf16\"\nv = \"bf16\"\nweights = \"bf16\"");
+        assert_eq!(entries[1], "[[layer]]\nmatch = \"layers.6-7\"\nk = \"bf16\"\nv = \"bf16\"");
+        assert_eq!(entries[2], "[[layer]]\nmatch = \"layers.6\"\nweights = \"bf16\"");
+        assert!(entries[3].contains("layers.7.self_attn"), "{text}");
+        let read = Recipe::parse(&text, Path::new("r.toml"), &config(8, false)).unwrap();
+        assert_eq!(read.canonical_json(), r.canonical_json(), "{text}");
     }
 
     /// Any mixture that a file can say is read back to the same table.
