@@ -13,19 +13,19 @@ use opd::master::Master;
 use ptx::Cpu;
 
 const FULL: [(&str, Shape, Training); 3] = [
-    ("107m", Shape::M107, Training { rows: 4, len: 128 }),
+    ("107m", Shape::M107, Training { rows: 4, len: 128, supervised: false }),
     (
         "3.3m",
         Shape { hidden: 256, layers: 4, heads: 4, kv_heads: 2, head_dim: 64, ffn: 768, vocab: 512 },
-        Training { rows: 8, len: 128 },
+        Training { rows: 8, len: 128, supervised: false },
     ),
     (
         "0.8m",
         Shape { hidden: 128, layers: 4, heads: 4, kv_heads: 2, head_dim: 32, ffn: 384, vocab: 64 },
-        Training { rows: 64, len: 27 },
+        Training { rows: 64, len: 27, supervised: false },
     ),
 ];
-const SMOKE: [(&str, Shape, Training); 1] = [("smoke", Shape::SMOKE, Training { rows: 3, len: 9 })];
+const SMOKE: [(&str, Shape, Training); 1] = [("smoke", Shape::SMOKE, Training { rows: 3, len: 9, supervised: false })];
 
 fn master(model: &Model) -> Master {
     let mut weights = Gradients::zeros(&model.config);

@@ -117,8 +117,7 @@ pub fn same_model(entries: &[Entry]) -> Result<(), String> {
 
 /// The limits that a round's processes of ours measured, the middle ones.
 fn round_limits(ours: &[&Entry], round: usize) -> Limits {
-    let all: Vec<Limits> =
-        ours.iter().filter_map(|(_, reports)| reports[round].machine.as_ref()).flat_map(|m| m.limits.clone()).collect();
+    let all: Vec<Limits> = ours.iter().flat_map(|(_, reports)| reports[round].limits.iter().copied()).collect();
     let median = |of: fn(&Limits) -> f64| Spread::of(&all.iter().map(of).collect::<Vec<_>>()).median;
     Limits {
         read_gb_s: median(|l| l.read_gb_s),

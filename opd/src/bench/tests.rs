@@ -112,11 +112,15 @@ fn a_training_step_is_counted_by_six_flops() {
     let gauge = Gauge::small(cpu);
     let mut tick = || ();
     let mut turns = turns(&gauge, 1, &mut tick);
-    let figure = train(&mut model, &mut master, Training { rows: 2, len: 9 }, 197, &mut turns).expect("numbers");
-    assert_eq!(figure.tokens, Some(18));
-    let parameters = small.config.matmul_parameters() as f64;
-    assert!((figure.measured.cost.flops - 6.0 * parameters * 18.0).abs() < 1.0);
-    for training in [Training { rows: 0, len: 9 }, Training { rows: 1, len: 1 }, Training { rows: 1, len: 1025 }] {
+    for supervised in [false, true] {
+        let training = Training { rows: 2, len: 9, supervised };
+        let figure = train(&mut model, &mut master, training, 197, &mut turns).expect("numbers");
+        assert_eq!(figure.tokens, Some(18));
+        let parameters = small.config.matmul_parameters() as f64;
+        assert!((figure.measured.cost.flops - 6.0 * parameters * 18.0).abs() < 1.0);
+    }
+    for (rows, len) in [(0, 9), (1, 1), (1, 1025)] {
+        let training = Training { rows, len, supervised: false };
         assert!(train(&mut model, &mut master, training, 197, &mut turns).is_err(), "{training:?}");
     }
 }
