@@ -256,7 +256,7 @@ activations = "bf16"
             r.layers[at] = recipe(1, DType::Bf16, Activations::Bf16, DType::Bf16).layers[0];
         }
         r.layers[7][Proj::Down].weights = WeightFormat::new(DType::F32);
-        let text = to_toml(&r, "llama");
+        let text = to_toml(&r, "qwen3");
         let entries: Vec<&str> = text.split("\n\n").filter(|entry| entry.starts_with("[[layer]]")).collect();
         assert_eq!(entries[0], "[[layer]]\nmatch = \"layers.0\"\nk = \"bf16\"\nv = \"bf16\"\nweights = \"bf16\"");
         assert_eq!(entries[1], "[[layer]]\nmatch = \"layers.6-7\"\nk = \"bf16\"\nv = \"bf16\"");
