@@ -2,14 +2,18 @@
 
 use std::arch::x86_64::{
     __m128i, __m256, __m256i, _mm_and_si128, _mm_loadu_si128, _mm_set1_epi16, _mm_slli_epi16, _mm_srai_epi16,
-    _mm256_and_si256, _mm256_castsi256_ps, _mm256_cvtph_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256,
-    _mm256_mul_ps, _mm256_permute2f128_ps, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps, _mm256_shuffle_ps,
-    _mm256_slli_epi32, _mm256_srai_epi32, _mm256_storeu_ps, _mm256_unpackhi_ps, _mm256_unpacklo_ps,
+    _mm256_and_si256, _mm256_castps_si256, _mm256_castsi256_ps, _mm256_cvtph_ps, _mm256_fmadd_ps, _mm256_loadu_ps,
+    _mm256_loadu_si256, _mm256_mul_ps, _mm256_or_si256, _mm256_permute2f128_ps, _mm256_set1_epi32, _mm256_set1_ps,
+    _mm256_setzero_ps, _mm256_shuffle_ps, _mm256_slli_epi32, _mm256_srai_epi32, _mm256_srli_epi32, _mm256_storeu_ps,
+    _mm256_storeu_si256, _mm256_unpackhi_ps, _mm256_unpacklo_ps,
 };
 
 use super::PANEL;
 use super::kernel::{Ahead, E4M3_FACTOR, each_row, prefetch};
 use super::packed::Codes;
+
+/// What x is multiplied by where codes are placed in f32 lanes, whose bias is 120 more than theirs: 2^120.
+pub(super) const LANE_FACTOR: f32 = f32::from_bits((127 + 120) << 23);
 
 /// Most rows whose sums over a whole panel fit the registers beside what they are made of.
 pub(super) const WIDE_ROWS: usize = 2;
@@ -83,20 +87,35 @@ fn bf16_whole(group: &[u16; PANEL]) -> [__m256; 4] {
     [left.0, left.1, right.0, right.1]
 }
 
-/// Values / 256 of the codes in byte `i` of each 32-bit lane i, exactly: with sign, exponent and mantissa in the places
-/// of an f32 the bias is 120 less. Cheaper than by way of f16 while few products share the work.
+/// Half `half` of a group as the values / 2^120 of the codes in bytes 2 half and 2 half + 1 of each 32-bit lane, exactly: sign,
+/// exponent and mantissa in the places of an f32, whose bias is 120 more, small ones as subnormal numbers.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn e4m3_lanes(group: &[u8; PANEL]) -> [__m256; 4] {
+fn lanes_half(group: &[u8; PANEL], half: usize) -> (__m256, __m256) {
     // SAFETY: the reference covers the 32 bytes that are read.
     let lanes: __m256i = unsafe { _mm256_loadu_si256(group.as_ptr().cast()) };
-    let keep = _mm256_set1_epi32(i32::MIN | 0x07f0_0000);
-    let rebias = _mm256_set1_ps(f32::from_bits((127 + 120 - 8) << 23));
     // Each code at the top of its lane; the arithmetic shift copies the sign into bits that the mask clears.
-    [_mm256_slli_epi32::<24>(lanes), _mm256_slli_epi32::<16>(lanes), _mm256_slli_epi32::<8>(lanes), lanes].map(|top| {
-        let bits = _mm256_and_si256(_mm256_srai_epi32::<4>(top), keep);
-        _mm256_mul_ps(_mm256_castsi256_ps(bits), rebias)
-    })
+    let top = if half == 0 {
+        (_mm256_slli_epi32::<24>(lanes), _mm256_slli_epi32::<16>(lanes))
+    } else {
+        (_mm256_slli_epi32::<8>(lanes), lanes)
+    };
+    let keep = _mm256_set1_epi32(i32::MIN | 0x07f0_0000);
+    let place = |top| _mm256_castsi256_ps(_mm256_and_si256(_mm256_srai_epi32::<4>(top), keep));
+    (place(top.0), place(top.1))
+}
+
+/// A whole group as [`lanes_half`] has it, divided by 256 alone where `REBIAS` says so.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn e4m3_lanes<const REBIAS: bool>(group: &[u8; PANEL]) -> [__m256; 4] {
+    let (low, high) = (lanes_half(group, 0), lanes_half(group, 1));
+    let lanes = [low.0, low.1, high.0, high.1];
+    if !REBIAS {
+        return lanes;
+    }
+    let rebias = _mm256_set1_ps(LANE_FACTOR / E4M3_FACTOR);
+    [0, 1, 2, 3].map(|i| _mm256_mul_ps(lanes[i], rebias))
 }
 
 macro_rules! half {
@@ -173,7 +192,7 @@ macro_rules! wide {
 
 half!(half_f32, f32, f32_half, f32_parts);
 half!(half_bf16, u16, bf16_half, code_parts);
-half!(half_e4m3, u8, e4m3_half, code_parts);
+half!(half_lanes, u8, lanes_half, f32_parts);
 wide!(wide_f32, f32, f32_whole, f32_parts, 2);
 wide!(wide_bf16, u16, bf16_whole, code_parts, 1);
 
@@ -201,10 +220,16 @@ fn from_lanes(lanes: [__m256; 4], sums: &mut [f32; PANEL]) {
     }
 }
 
-/// One or two rows of e4m3, for AVX-512 too: narrow registers with more of them at work are no slower here.
+/// One or two rows of e4m3, x times [`LANE_FACTOR`]; with `REBIAS` times 256, as AVX-512 has it: narrow registers with more of
+/// them at work are no slower there.
 #[allow(clippy::needless_range_loop)] // parts of two arrays at once
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn wide_e4m3<const R: usize>(a: &[f32], b: &[[u8; PANEL]], sums: &mut [[f32; PANEL]], ahead: Ahead) {
+pub(super) fn wide_e4m3<const R: usize, const REBIAS: bool>(
+    a: &[f32],
+    b: &[[u8; PANEL]],
+    sums: &mut [[f32; PANEL]],
+    ahead: Ahead,
+) {
     let sums: &mut [[f32; PANEL]; R] = sums.try_into().expect("one row of sums for each row");
     let mut acc = [[_mm256_setzero_ps(); 4]; R];
     for r in 0..R {
@@ -214,7 +239,7 @@ pub(super) fn wide_e4m3<const R: usize>(a: &[f32], b: &[[u8; PANEL]], sums: &mut
     for (b, a) in b.iter().zip(a.as_chunks::<R>().0) {
         prefetch(at);
         at = at.wrapping_add(ahead.step);
-        let b = e4m3_lanes(b);
+        let b = e4m3_lanes::<REBIAS>(b);
         for r in 0..R {
             let x = _mm256_set1_ps(a[r]);
             for part in 0..4 {
@@ -224,6 +249,21 @@ pub(super) fn wide_e4m3<const R: usize>(a: &[f32], b: &[[u8; PANEL]], sums: &mut
     }
     for r in 0..R {
         from_lanes(acc[r], &mut sums[r]);
+    }
+}
+
+/// More rows of e4m3, by halves of the lanes.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn tile_lanes<const R: usize>(a: &[f32], b: &[[u8; PANEL]], sums: &mut [[f32; PANEL]], halves: [Ahead; 2]) {
+    for sums in &mut *sums {
+        for (part, lanes) in to_lanes(sums).into_iter().enumerate() {
+            store(sums, part, lanes);
+        }
+    }
+    half_lanes::<R, 0>(a, b, sums, halves[0]);
+    half_lanes::<R, 1>(a, b, sums, halves[1]);
+    for sums in sums {
+        from_lanes([load(sums, 0), load(sums, 1), load(sums, 2), load(sums, 3)], sums);
     }
 }
 
@@ -249,7 +289,15 @@ pub(super) fn tile(rows: usize, a: &[f32], b: Codes<'_>, sums: &mut [[f32; PANEL
     match b {
         Codes::F32(b) => by_rows!(half_f32, wide_f32, b; 3 4 5 6),
         Codes::Bf16(b) => by_rows!(half_bf16, wide_bf16, b; 3 4 5 6),
-        Codes::E4m3(b) => by_rows!(half_e4m3, wide_e4m3, b; 3 4 5 6),
+        Codes::E4m3(b) => match rows {
+            1 => wide_e4m3::<1, false>(a, b, sums, ahead),
+            2 => wide_e4m3::<2, false>(a, b, sums, ahead),
+            3 => tile_lanes::<3>(a, b, sums, halves),
+            4 => tile_lanes::<4>(a, b, sums, halves),
+            5 => tile_lanes::<5>(a, b, sums, halves),
+            6 => tile_lanes::<6>(a, b, sums, halves),
+            _ => unreachable!("a tile of {rows} rows"),
+        },
     }
 }
 
@@ -288,6 +336,21 @@ pub(super) fn widen(codes: Codes<'_>, out: &mut [[f32; PANEL]]) {
                     store(out, code_parts(half).1, _mm256_mul_ps(second, factor));
                 }
             }
+        }
+    }
+}
+
+/// See `kernel::widen_to_bf16`: of two registers of values one of pairs.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn widen_to_bf16(codes: &[[u8; PANEL]], out: &mut [[u16; PANEL]]) {
+    let (factor, upper) = (_mm256_set1_ps(E4M3_FACTOR), _mm256_set1_epi32(-0x1_0000));
+    for (out, group) in out.iter_mut().zip(codes) {
+        for half in 0..2 {
+            let (first, second) = e4m3_half(group, half);
+            let bits = |x| _mm256_castps_si256(_mm256_mul_ps(x, factor));
+            let pairs = _mm256_or_si256(_mm256_srli_epi32::<16>(bits(first)), _mm256_and_si256(bits(second), upper));
+            // SAFETY: the reference covers the 32 bytes that are written.
+            unsafe { _mm256_storeu_si256(out.as_chunks_mut::<16>().0[half].as_mut_ptr().cast(), pairs) };
         }
     }
 }

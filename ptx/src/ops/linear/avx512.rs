@@ -105,8 +105,8 @@ pub(super) fn tile(rows: usize, a: &[f32], b: Codes<'_>, sums: &mut [[f32; PANEL
     match b {
         Codes::F32(b) => by_rows!(tile_f32, b; 1 2 3 4 5 6 7 8 9 10 11 12),
         Codes::Bf16(b) => by_rows!(tile_bf16, b; 1 2 3 4 5 6 7 8 9 10 11 12),
-        Codes::E4m3(b) if rows == 1 => avx2::wide_e4m3::<1>(a, b, sums, ahead),
-        Codes::E4m3(b) if rows == 2 => avx2::wide_e4m3::<2>(a, b, sums, ahead),
+        Codes::E4m3(b) if rows == 1 => avx2::wide_e4m3::<1, true>(a, b, sums, ahead),
+        Codes::E4m3(b) if rows == 2 => avx2::wide_e4m3::<2, true>(a, b, sums, ahead),
         Codes::E4m3(b) => by_rows!(tile_e4m3, b; 3 4 5 6 7 8 9 10 11 12),
     }
 }

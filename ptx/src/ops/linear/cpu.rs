@@ -1,21 +1,24 @@
 //! The fast path: cuts a product into tasks of whole panels and runs the tile kernel over them.
 //!
 //! Few rows: the codes are read once, as one sequential stream per task, and widened in registers. More rows: a block
-//! of a panel is widened once and used for all tiles of the task; sums rest in C between blocks.
+//! of a panel is used for all tiles of the task, widened once where a tile would spend more on widening; sums rest in C
+//! between blocks.
 
 use super::PANEL;
-use super::kernel::{self, Ahead, FEW, TILE};
+use super::kernel::{self, Ahead, FEW, Form, TILE};
 use super::packed::{Codes, Packed};
 use super::scales::{SCALE_BLOCK, Scales};
 use super::tiles::Tiling;
 use crate::parallel::Parts;
-use crate::{Cpu, Isa, isa::by_isa, scratch};
+use crate::{Cpu, DType, Isa, isa::by_isa, scratch};
 
 /// Multiply-adds below which one thread works alone.
 const SHARE: usize = 100_000;
-/// Depth of a block: 256 groups of f32 are 32 KiB. A multiple of the panel, for transposed weights, and of a block of
-/// scales.
+/// Depth of a widened block: 128 groups of f32 are 16 KiB, half of the first cache. A multiple of the panel, for transposed
+/// weights, and of a block of scales.
 const BLOCK: usize = 128;
+/// Bytes of a block in any form.
+const BLOCK_BYTES: usize = 4 * BLOCK * PANEL;
 /// Depth of a block whose codes are read by several passes; one block of scales.
 const BLOCK_DIRECT: usize = SCALE_BLOCK;
 /// Bytes that a single stream is asked for ahead of its use.
@@ -65,7 +68,7 @@ pub(super) struct Left<'a> {
     pub(super) depth: usize,
     /// As `tiles::pack` leaves it.
     pub(super) plain: &'a [f32],
-    /// The same times [`kernel::E4M3_FACTOR`], for `stream` alone.
+    /// The same times [`kernel::e4m3_factor`], for `stream` alone.
     pub(super) scaled: &'a [f32],
 }
 
@@ -214,24 +217,43 @@ fn block_task(
 ) {
     let depth = left.depth;
     let rows = left.tiling.start(tiles.end) - left.tiling.start(tiles.start);
-    let blocks = depth.div_ceil(BLOCK);
+    let form = match product.right {
+        Right::Outputs(w) => kernel::form(isa, w.dtype()),
+        Right::Inputs(_) | Right::Rows(_) => Form::F32,
+    };
+    let block = match (form, product.right) {
+        (Form::Own, Right::Outputs(w)) => BLOCK_BYTES / (PANEL * w.dtype().bytes()),
+        (Form::Bf16, _) => BLOCK_BYTES / (PANEL * DType::Bf16.bytes()),
+        _ => BLOCK,
+    };
+    let blocks = depth.div_ceil(block);
     let panel_first = 4 * rows * depth <= LEFT_BYTES;
     let place = |step: usize| {
-        let (panel, block) =
+        let (panel, number) =
             if panel_first { (step / blocks, step % blocks) } else { (step % panels.len(), step / panels.len()) };
-        let at = block * BLOCK;
-        (panels.start + panel, at, BLOCK.min(depth - at))
+        let at = number * block;
+        (panels.start + panel, at, block.min(depth - at))
     };
-    let chain = product.scales.chain().min(BLOCK);
+    let chain = product.scales.chain().min(block);
     let (mut sums, mut chains) = ([[0.0; PANEL]; TILE], [[0.0; PANEL]; TILE]);
     scratch::with::<SCRATCH, _>(SCRATCH_LEN, |scratch| {
-        let scratch = scratch.as_chunks_mut::<PANEL>().0;
         let steps = panels.len() * blocks;
         for step in 0..steps {
             let (panel, at, len) = place(step);
-            let right = &mut scratch[..len];
             let parts = len.div_ceil(chain);
-            widen(isa, product, panel, at, right);
+            let right = match (form, product.right) {
+                (Form::Own, Right::Outputs(w)) => w.codes(product.first + panel, at, len),
+                (Form::Bf16, Right::Outputs(w)) => {
+                    let out = &mut bytemuck::cast_slice_mut::<_, [u16; PANEL]>(&mut *scratch)[..len];
+                    kernel::widen_to_bf16(isa, w.codes(product.first + panel, at, len), out);
+                    Codes::Bf16(out)
+                }
+                _ => {
+                    let out = &mut scratch.as_chunks_mut::<PANEL>().0[..len];
+                    widen(isa, product, panel, at, out);
+                    Codes::F32(out)
+                }
+            };
             // Without a stream to follow, a line that is at hand: asking for no address at all costs a failed translation.
             let (next, bytes) = (step + 1 < steps)
                 .then(|| upcoming(product, place(step + 1)))
@@ -254,12 +276,14 @@ fn block_task(
                     kernel::prefetch(at);
                     kernel::prefetch(at.wrapping_add(64));
                 }
-                for (part, right) in right.chunks(chain).enumerate() {
-                    let a = &a[part * chain * sums.len()..][..right.len() * sums.len()];
+                for part in 0..parts {
+                    let (first, len) = (part * chain, chain.min(len - part * chain));
+                    let a = &a[first * sums.len()..][..len * sums.len()];
+                    let right = right.part(first, len);
                     let (share, shares) = ((tile - tiles.start) * parts + part, tiles.len() * parts);
-                    let ahead = Ahead::share(next, bytes, share, shares, right.len());
-                    let scale = product.scales.of_block(product.first + panel, at + part * chain);
-                    advance(isa, a, Codes::F32(right), scale, &mut chains[..sums.len()], sums, ahead);
+                    let ahead = Ahead::share(next, bytes, share, shares, len);
+                    let scale = product.scales.of_block(product.first + panel, at + first);
+                    advance(isa, a, right, scale, &mut chains[..sums.len()], sums, ahead);
                 }
                 for (row, sums) in (start..end).zip(sums.iter_mut()) {
                     if at + len == depth {

@@ -17,7 +17,7 @@
 //! accuracy: within gamma(depth) = depth eps / (1 - depth eps) of the sum of |a b|, eps = 2^-24, of the exact result;
 //! with scales by block depth is min(k, 128) + ceil(k / 128).
 //! range: sums of products within f32 before the scale, and |x| below 2^120 with e4m3 weights or inputs, since x may
-//! carry a factor of 256 through the chain.
+//! carry a factor of 256 through the chain. (One of 2^120 where all |x| are below 256.)
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -54,7 +54,7 @@ pub const PANEL: usize = 32;
 
 /// Products that share one parallel region; more are taken in turns.
 const TOGETHER: usize = 8;
-/// Scratch of the calling thread: x, and x times [`kernel::E4M3_FACTOR`].
+/// Scratch of the calling thread: x, and x times [`kernel::e4m3_factor`].
 const PLAIN: usize = 5;
 const SCALED: usize = 6;
 /// Columns of a task of [`backward_bias`].
@@ -153,8 +153,10 @@ fn forward_from(cpu: &Cpu, m: usize, x: Source<'_>, first: usize, jobs: &mut [Jo
     }
     let len = m * k;
     let tiling = Tiling::new(m, kernel::height(cpu.isa()));
-    let few = m <= kernel::direct_rows(cpu.isa());
-    let scaled = few && jobs.iter().any(|job| job.w.dtype() == DType::E4m3);
+    let e4m3 = jobs.iter().any(|job| job.w.dtype() == DType::E4m3);
+    // With widened codes the bits are the same, so that it may depend on what else is in the call.
+    let few = m <= kernel::direct_rows(cpu.isa()) && !(e4m3 && exceeds(cpu, x, kernel::e4m3_bound(cpu.isa())));
+    let scaled = few && e4m3;
     let plain = !few || jobs.iter().any(|job| job.w.dtype() != DType::E4m3);
     scratch::with::<PLAIN, _>(if plain { len } else { 0 }, |plain_pack| {
         scratch::with::<SCALED, _>(if scaled { len } else { 0 }, |scaled_pack| {
@@ -162,7 +164,7 @@ fn forward_from(cpu: &Cpu, m: usize, x: Source<'_>, first: usize, jobs: &mut [Jo
                 tiles::pack(cpu, tiling, k, x, 1.0, plain_pack);
             }
             if scaled {
-                tiles::pack(cpu, tiling, k, x, kernel::E4M3_FACTOR, scaled_pack);
+                tiles::pack(cpu, tiling, k, x, kernel::e4m3_factor(cpu.isa()), scaled_pack);
             }
             let left = Left { tiling, depth: k, plain: plain_pack, scaled: scaled_pack };
             for jobs in jobs.chunks_mut(TOGETHER) {
@@ -186,6 +188,24 @@ fn forward_from(cpu: &Cpu, m: usize, x: Source<'_>, first: usize, jobs: &mut [Jo
             }
         });
     });
+}
+
+/// Whether a magnitude of x reaches `bound`; of what is no number yes.
+fn exceeds(cpu: &Cpu, x: Source<'_>, bound: f32) -> bool {
+    if bound == f32::INFINITY {
+        return false;
+    }
+    let within = match x {
+        Source::Rows(x) | Source::Columns(x) => amax(cpu, x) < bound,
+        Source::Codes(Codes8 { codes, scales }) => {
+            let width = codes.len() / scales.len();
+            codes.chunks_exact(width).zip(scales).all(|(row, scale)| {
+                let most = row.iter().fold(0, |most, code| most.max(code & 0x7f));
+                crate::dtype::e4m3_to_f32(most) * scale < bound
+            })
+        }
+    };
+    !within
 }
 
 /// dx\[m, k\] = dy\[m, n\] W\[n, k\], or added to dx when `accumulate` says so.

@@ -32,7 +32,16 @@ pub(super) enum Codes<'a> {
     E4m3(&'a [[u8; PANEL]]),
 }
 
-impl Codes<'_> {
+impl<'a> Codes<'a> {
+    /// The groups `first .. first + len`.
+    pub(super) fn part(self, first: usize, len: usize) -> Codes<'a> {
+        match self {
+            Codes::F32(groups) => Codes::F32(&groups[first..first + len]),
+            Codes::Bf16(groups) => Codes::Bf16(&groups[first..first + len]),
+            Codes::E4m3(groups) => Codes::E4m3(&groups[first..first + len]),
+        }
+    }
+
     /// Address of the first code and bytes of a group, for prefetching.
     pub(super) fn place(self) -> (*const u8, usize) {
         match self {

@@ -129,6 +129,30 @@ fn every_code_is_multiplied_exactly() {
     }
 }
 
+/// Inputs on either side of the bound to which codes are widened in registers, and products far below one: all within the same
+/// rows, alone and beside others, and the same bits everywhere.
+#[test]
+fn large_and_tiny_inputs_keep_the_chain_of_e4m3() {
+    let (n, k) = (70, 150);
+    let portable = Cpu::with_isa(1, Isa::Portable);
+    for format in &FORMATS[2..] {
+        for (case, large) in [1.0_f32, 255.99, 256.0, -300.0, 2.0_f32.powi(100)].into_iter().enumerate() {
+            for m in [1, 2, 3, 5, 8, 13, 24] {
+                let mut x = normal(20 + case as u64, m * k);
+                x[k / 2] = large;
+                for x in x.iter_mut().skip(3).step_by(7) {
+                    *x *= 2.0_f32.powi(-120);
+                }
+                let want = bits(&run(&portable, m, &x, &packed(*format, n, k), None));
+                for cpu in devices() {
+                    let got = bits(&run(&cpu, m, &x, &pack(&cpu, *format, n, k, &weights(n, k)), None));
+                    assert!(got == want, "{format:?}, {m} rows with {large} on {cpu}");
+                }
+            }
+        }
+    }
+}
+
 /// What shares a scale with a value that is not finite becomes NaN, and nothing else does.
 #[test]
 fn a_value_that_is_not_finite_cannot_pass_unnoticed() {
