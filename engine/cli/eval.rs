@@ -85,7 +85,7 @@ pub fn run(args: &EvalArgs, global: &Global) -> Result<ExitCode, Failure> {
     let mut object = json!({
         "accuracy": accuracy, "ci95": [ci.low, ci.high], "n": result.judged, "truncated": result.truncated,
         "wall_s": watch.elapsed_s(), "seed": args.seed, "temperature": args.temperature,
-        "weights_version": engine.version(), "model": origin.model_hash, "recipe": origin.recipe,
+        "weights_version": engine.version(), "model": origin.model_hash(), "recipe": origin.recipe,
         "recipe_hash": origin.recipe_hash, "device": origin.device,
     });
     super::open::add_gpu(&mut object, origin.gpu.as_ref());

@@ -221,7 +221,7 @@ pub fn run(args: &GenerateArgs, global: &Global) -> Result<ExitCode, Failure> {
         "rows": json_rows,
         "errors": failed.iter().map(|(i, e)| json!({"index": i, "error": e})).collect::<Vec<_>>(),
         "tokens": tokens, "wall_s": wall_s, "seed": args.seed, "weights_version": engine.version(),
-        "model": origin.model_hash, "recipe": origin.recipe, "recipe_hash": origin.recipe_hash, "device": origin.device,
+        "model": origin.model_hash(), "recipe": origin.recipe, "recipe_hash": origin.recipe_hash, "device": origin.device,
         "scheduler": {
             "steps": stats.steps, "prefill_tokens": stats.prefill_tokens_computed,
             "reused_tokens": stats.prefill_tokens_reused, "recomputed_tokens": stats.recomputed_tokens,
@@ -247,7 +247,7 @@ fn rollout_line(prompt: &[u32], rollout: &Rollout, args: &GenerateArgs, origin: 
         "prompt_ids": prompt, "ids": rollout.ids, "logprobs_rollout": rollout.logprobs,
         "versions": rollout.versions, "seed": args.seed, "sample": rollout.sample,
         "temperature": args.temperature, "top_p": args.top_p, "recipe": origin.recipe_hash,
-        "model": origin.model_hash, "finish": rollout.finish.name(), "top_k": args.top_k, "min_p": args.min_p,
+        "model": origin.model_hash(), "finish": rollout.finish.name(), "top_k": args.top_k, "min_p": args.min_p,
         "device": origin.device,
     })
 }

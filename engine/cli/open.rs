@@ -2,10 +2,11 @@
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::Args;
 use engine::chat::ChatTemplate;
-use engine::checkpoint::Checkpoint;
+use engine::checkpoint::{Checkpoint, HashInBackground};
 use engine::config::ModelConfig;
 use engine::cuda::{Room, Unsupported, fixed_bytes};
 use engine::engine::{Device, Engine, PAGE_LEN, kv_shapes};
@@ -76,7 +77,7 @@ pub struct InputArgs {
 /// A model folder, open but not yet loaded.
 pub struct Folder {
     pub dir: PathBuf,
-    pub checkpoint: Checkpoint,
+    pub checkpoint: Arc<Checkpoint>,
     pub tokenizer: Option<Tokenizer>,
     pub chat: Option<ChatTemplate>,
 }
@@ -84,12 +85,19 @@ pub struct Folder {
 /// Who produced a result: stands in every output.
 #[derive(Clone, Debug)]
 pub struct Origin {
-    pub model_hash: String,
+    model_hash: Arc<HashInBackground>,
     pub recipe: String,
     pub recipe_hash: String,
     pub device: String,
     /// `{name, capability, simulated}` of a CUDA device.
     pub gpu: Option<serde_json::Value>,
+}
+
+impl Origin {
+    /// The model hash; waits for it, so ask when there is a result to write.
+    pub fn model_hash(&self) -> &str {
+        self.model_hash.get()
+    }
 }
 
 /// What results say of a CUDA device beside its name in `device`.
@@ -110,7 +118,7 @@ pub fn add_gpu(object: &mut serde_json::Value, gpu: Option<&serde_json::Value>) 
 impl Folder {
     pub fn open(dir: &Path) -> Result<Folder, Failure> {
         Ok(Folder {
-            checkpoint: Checkpoint::open(dir)?,
+            checkpoint: Arc::new(Checkpoint::open(dir)?),
             tokenizer: Tokenizer::open(dir)?,
             chat: ChatTemplate::open(dir)?,
             dir: dir.to_owned(),
@@ -135,14 +143,14 @@ impl Folder {
         let config = self.checkpoint.config();
         let recipe = Recipe::open(&args.recipe, self.precision(), config)?;
         let origin = Origin {
-            model_hash: self.checkpoint.model_hash(),
+            model_hash: Arc::new(HashInBackground::start(Arc::clone(&self.checkpoint))),
             recipe: recipe.name.clone(),
             recipe_hash: recipe.hash(),
             device: device.to_string(),
             gpu: gpu_json(device),
         };
         let pages = pages(device, config, &recipe, args, load, self.valid())?;
-        let (room, config, source) = (load.room(config), config.clone(), &mut &self.checkpoint);
+        let (room, config, source) = (load.room(config), config.clone(), &mut &*self.checkpoint);
         let mut engine = Engine::open(device, config, recipe, 0, source, PAGE_LEN, pages, self.valid())?;
         if args.memory.is_some() {
             // What the pool was made beside is taken now, while it is there.

@@ -68,7 +68,7 @@ pub fn run(args: &ScoreArgs, global: &Global) -> Result<ExitCode, Failure> {
         let mut out = LineFile::create(path, [args.input.prompts.as_ref(), args.input.ids.as_ref()])?;
         for (row, scored) in rows.iter().zip(&scored) {
             let mut line = json!({"ids": row.ids, "logprobs": scored.as_ref().map(|s| &s.logprobs),
-                "recipe": origin.recipe_hash, "model": origin.model_hash, "weights_version": engine.version(),
+                "recipe": origin.recipe_hash, "model": origin.model_hash(), "weights_version": engine.version(),
                 "temperature": temperature(row), "device": origin.device});
             if row.candidates.is_some() {
                 line["candidates"] = json!(scored.as_ref().and_then(|s| s.candidates.as_ref()));
@@ -95,7 +95,7 @@ pub fn run(args: &ScoreArgs, global: &Global) -> Result<ExitCode, Failure> {
         "logprobs": scored.iter().map(|s| s.as_ref().map(|s| &s.logprobs)).collect::<Vec<_>>(),
         "errors": failed.iter().map(|(i, e)| json!({"index": i, "error": e})).collect::<Vec<_>>(),
         "tokens": tokens, "wall_s": wall_s, "weights_version": engine.version(), "temperature": args.temperature,
-        "recipe": origin.recipe_hash, "recipe_name": origin.recipe, "model": origin.model_hash, "device": origin.device,
+        "recipe": origin.recipe_hash, "recipe_name": origin.recipe, "model": origin.model_hash(), "device": origin.device,
     });
     if rows.iter().any(|row| row.candidates.is_some()) {
         let of = |s: &Option<Scores>| json!(s.as_ref().and_then(|s| s.candidates.as_ref()));

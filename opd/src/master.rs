@@ -3,7 +3,7 @@
 
 use engine::checkpoint::{Checkpoint, CheckpointError};
 use engine::config::ModelConfig;
-use engine::model::{Gradients, WeightSource};
+use engine::model::{Gradients, Stored, WeightSource};
 use engine::recipe::Precision;
 use ptx::Cpu;
 use ptx::ops::adamw::{self, AdamW};
@@ -96,6 +96,16 @@ impl<'a> Version<'a> {
 }
 
 impl WeightSource for Version<'_> {
+    fn stored(&mut self, name: &str, first: usize, rows: usize) -> Result<Option<Stored<'_>>, CheckpointError> {
+        if self.precision != Precision::F32 {
+            return Ok(None);
+        }
+        let tensor = self.weights.named(name).expect("the model and its master have the same parameters");
+        let param = self.weights.params().iter().find(|param| param.name == name).expect("a tensor has a parameter");
+        let width = tensor.len() / param.shape[0];
+        Ok(Some(Stored::F32(&tensor[first * width..(first + rows) * width])))
+    }
+
     fn rows(&mut self, name: &str, first: usize, rows: usize, out: &mut [f32]) -> Result<(), CheckpointError> {
         let tensor = self.weights.named(name).expect("the model and its master have the same parameters");
         let width = out.len() / rows;

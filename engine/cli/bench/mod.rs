@@ -259,7 +259,7 @@ fn on_engine(
         What::Score => opd::bench::score(engine, work.tokens, &mut turns)?,
         What::Update => {
             let stored = folder.checkpoint.tensors().map(|t| t.shape.iter().product::<usize>() * t.dtype.bytes()).sum();
-            opd::bench::update(engine, &mut &folder.checkpoint, stored, &mut turns)?
+            opd::bench::update(engine, &mut &*folder.checkpoint, stored, &mut turns)?
         }
         What::Capacity | What::Train => unreachable!("they take no engine"),
     })

@@ -30,7 +30,7 @@ impl Report<'_> {
     pub fn json(&self) -> Value {
         let Report { limits, figures, origin, config, cpu, seed, rss, weights, .. } = self;
         let mut object = json!({
-            "device": origin.device, "threads": cpu.threads(), "isa": cpu.isa().name(), "model": origin.model_hash,
+            "device": origin.device, "threads": cpu.threads(), "isa": cpu.isa().name(), "model": origin.model_hash(),
             "model_type": config.arch.model_type(), "parameters": config.parameters(), "recipe": origin.recipe,
             "recipe_hash": origin.recipe_hash, "weights_version": 0, "seed": seed, "cpu": cpu_name(),
             "limits": limits.json(), "figures": figures.iter().map(Figure::json).collect::<Vec<_>>(),

@@ -1,5 +1,7 @@
 //! Rollouts sampled by the configuration, and everything that can be measured on them.
 
+use std::sync::Arc;
+
 use budget::coherence::moments;
 use budget::drift::paired_difference;
 use budget::mismatch::RatioEstimate;
@@ -191,7 +193,7 @@ fn some_rows(set: &RolloutSet, most: usize) -> Result<RolloutSet, Failure> {
 }
 
 /// The teacher, in its own precision.
-fn open_teacher(opened: &Opened, dir: &std::path::Path) -> Result<(Checkpoint, Recipe), Failure> {
+fn open_teacher(opened: &Opened, dir: &std::path::Path) -> Result<(Arc<Checkpoint>, Recipe), Failure> {
     let teacher = Folder::open(dir)?;
     if teacher.valid() != opened.valid {
         return Err(format!(

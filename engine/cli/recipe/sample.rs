@@ -110,7 +110,7 @@ pub fn rollouts(
             let line = json!({
                 "prompt_ids": prompts[rollout.request], "ids": rollout.ids, "logprobs_rollout": rollout.logprobs,
                 "versions": rollout.versions, "seed": args.seed, "sample": rollout.sample, "temperature": 1.0,
-                "top_p": 1.0, "recipe": origin.recipe_hash, "model": origin.model_hash,
+                "top_p": 1.0, "recipe": origin.recipe_hash, "model": origin.model_hash(),
                 "finish": rollout.finish.name(), "top_k": 0, "min_p": 0.0, "device": origin.device,
             });
             format!("{line}\n")

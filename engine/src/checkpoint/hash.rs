@@ -7,6 +7,9 @@
 use super::{Checkpoint, Place, stored_name};
 use ptx::DType;
 
+/// Bytes that are read before their pages are given back.
+const PIECE: usize = 8 << 20;
+
 /// Hashes a model's tensors, given in the order of their names.
 #[derive(Clone, Debug, Default)]
 pub struct ModelHasher {
@@ -90,9 +93,12 @@ impl Checkpoint {
         let mut hasher = ModelHasher::new();
         for (name, dtype, shape, at) in all {
             hasher.begin(name, dtype, shape, at.end - at.start);
-            hasher.bytes(self.bytes(at));
-            // The whole model passes by here; its pages are not wanted again at once.
-            self.files[at.file].1.release(at.start, at.end - at.start);
+            // The whole model passes by here, in pieces, since its pages are not wanted again at once.
+            for start in (at.start..at.end).step_by(PIECE) {
+                let end = at.end.min(start + PIECE);
+                hasher.bytes(self.bytes(Place { start, end, ..at }));
+                self.files[at.file].1.release(start, end - start);
+            }
         }
         hasher.finish()
     }

@@ -6,6 +6,7 @@
 //! of a tied head (which must equal it bit by bit), and `*.input_scale` (another engine's activation scale, checked
 //! like every scale; this one scales activations by its recipe).
 
+mod background;
 mod error;
 mod files;
 mod hash;
@@ -22,6 +23,7 @@ use ptx::DType;
 use ptx::mapped::MappedFile;
 
 use crate::config::{ModelConfig, nearest};
+pub use background::HashInBackground;
 pub use error::CheckpointError;
 pub use hash::ModelHasher;
 use header::Entry;

@@ -32,6 +32,15 @@ pub(super) fn first_non_finite(values: &[f32]) -> Option<usize> {
     if largest < EXPONENT { None } else { values.iter().position(|x| !x.is_finite()) }
 }
 
+/// The exponent of a bf16 that is no number.
+const EXPONENT: u16 = 0x7f80;
+
+/// Whether all bf16 values are numbers.
+fn are_finite(bits: &[u16]) -> bool {
+    // As above: the largest exponent.
+    bits.iter().fold(0, |max, b| max.max(b & EXPONENT)) < EXPONENT
+}
+
 impl Checkpoint {
     /// Rows `first_row .. first_row + rows` of a parameter as f32, scales applied, into `out` `[rows, row_len]`. A row
     /// is one index of the first axis, so a vector's rows are its elements.
@@ -68,14 +77,35 @@ impl Checkpoint {
         bytemuck::try_cast_slice(self.row_bytes(tensor, first_row, rows)).ok()
     }
 
+    /// As [`Checkpoint::bf16_rows`], once each is found to be a number.
+    ///
+    /// # Errors
+    /// As of [`Checkpoint::read_rows`].
+    ///
+    /// # Panics
+    /// When the rows exceed the parameter.
+    pub(crate) fn finite_bf16_rows(
+        &self,
+        name: &str,
+        first_row: usize,
+        rows: usize,
+    ) -> Result<Option<&[u16]>, CheckpointError> {
+        let Some(bits) = self.bf16_rows(name, first_row, rows) else { return Ok(None) };
+        if are_finite(bits) {
+            return Ok(Some(bits));
+        }
+        let tensor = self.tensor(name)?;
+        let index = bits.iter().position(|b| b & EXPONENT == EXPONENT).expect("one of them is no number");
+        Err(self.non_finite(tensor, first_row * tensor.row_len() + index, bf16_to_f32(bits[index])))
+    }
+
     /// Reads a parameter through and names its first element that is no number.
     pub fn check_finite(&self, name: &str) -> Result<(), CheckpointError> {
         let tensor = self.tensor(name)?;
-        if let Some(bits) = self.bf16_rows(name, 0, tensor.shape[0]) {
-            let largest = bits.iter().fold(0, |max, b| max.max(b & 0x7f80));
-            if largest < 0x7f80 {
-                return Ok(());
-            }
+        if let Some(bits) = self.bf16_rows(name, 0, tensor.shape[0])
+            && are_finite(bits)
+        {
+            return Ok(());
         }
         let step = (CHUNK / tensor.row_len()).max(1);
         let mut values = Vec::new();

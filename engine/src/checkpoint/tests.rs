@@ -2,6 +2,7 @@ use std::cell::Cell;
 use std::fs;
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use ptx::dtype::{bf16_to_f32, e4m3_to_f32, round_bf16};
 use ptx::rng::{Purpose, Stream};
@@ -310,6 +311,24 @@ fn the_hash_is_of_the_weights_alone() {
     assert_eq!(one, plain.finalize().to_hex().to_string());
 }
 
+/// A tensor of several pieces, pages of it given back while others read; two that ask at once, and one that never asks.
+#[test]
+fn the_hash_is_the_same_in_the_background() {
+    let config = config(json!({"hidden_size": 512, "vocab_size": 9000}));
+    let dir = folder(&config, &[], &[]);
+    let checkpoint = Arc::new(Checkpoint::open(dir.path()).unwrap());
+    let hash = HashInBackground::start(Arc::clone(&checkpoint));
+    let embeddings = read(&checkpoint, "model.embed_tokens.weight");
+    std::thread::scope(|scope| {
+        let asked = [(); 2].map(|()| scope.spawn(|| hash.get().to_owned()));
+        for hash in asked {
+            assert_eq!(hash.join().unwrap(), checkpoint.model_hash());
+        }
+    });
+    assert!(embeddings == read(&checkpoint, "model.embed_tokens.weight"));
+    drop(HashInBackground::start(checkpoint));
+}
+
 #[test]
 fn inventory_faults_name_file_and_tensor() {
     let config = config(json!({}));
@@ -493,7 +512,12 @@ fn weights_that_are_no_numbers_are_named() {
     let checkpoint = Checkpoint::open(dir.path()).unwrap();
     let mut out = [0.0; 12];
     checkpoint.read_rows(name, 5, 2, &mut out).unwrap();
-    for error in [checkpoint.read_rows(name, 6, 2, &mut out).unwrap_err(), checkpoint.check_finite(name).unwrap_err()] {
+    assert!(checkpoint.finite_bf16_rows(name, 0, 7).unwrap().is_some());
+    for error in [
+        checkpoint.read_rows(name, 6, 2, &mut out).unwrap_err(),
+        checkpoint.check_finite(name).unwrap_err(),
+        checkpoint.finite_bf16_rows(name, 7, 3).unwrap_err(),
+    ] {
         let error = error.to_string();
         for want in ["model.safetensors: ", name, "element 44 at byte ", "is inf"] {
             assert!(error.contains(want), "want {want:?}: {error}");

@@ -23,7 +23,7 @@ pub use forward::{Batch, Observe, Workspace, forward, forward_observed};
 pub use gradients::Gradients;
 pub(crate) use read::block_len;
 pub use tape::Tape;
-pub use weights::{Layer, Model, WeightSource, load_head};
+pub use weights::{Layer, Model, Stored, WeightSource, load_head};
 
 #[cfg(test)]
 mod tests;

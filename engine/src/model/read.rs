@@ -7,7 +7,7 @@ use ptx::ops::round;
 
 use crate::checkpoint::CheckpointError;
 use crate::config::ModelConfig;
-use crate::model::{Layer, WeightSource, kv_scale};
+use crate::model::{Layer, Stored, WeightSource, kv_scale};
 use crate::recipe::{Activations, Proj, StaticScales};
 
 /// Values read from a source at a time: bounds the f32 copy that exists beside the packed form.
@@ -93,9 +93,31 @@ impl Reader<'_> {
             })?;
             matrix.set_amax(amax);
         }
-        self.blocks(name, matrix, rounds, |cpu, matrix, first, block| matrix.set_rows(cpu, first, block))?;
+        if !self.in_place(name, matrix, rounds)? {
+            self.blocks(name, matrix, rounds, |cpu, matrix, first, block| matrix.set_rows(cpu, first, block))?;
+        }
         self.source.finished(name);
         Ok(())
+    }
+
+    /// Packs a matrix from where its source has it; false if it has it nowhere, or it must be rounded first.
+    fn in_place(&mut self, name: &str, matrix: &mut Packed, rounds: bool) -> Result<bool, CheckpointError> {
+        let (n, step) = (matrix.n(), self.step(matrix));
+        for first in (0..n).step_by(step) {
+            match self.source.stored(name, first, step.min(n - first))? {
+                Some(Stored::F32(rows)) if !rounds => matrix.set_rows(self.cpu, first, rows),
+                // Of bf16 values rounding to bf16 changes none.
+                Some(Stored::Bf16(rows)) => matrix.set_rows_bf16(self.cpu, first, rows),
+                _ => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Rows of a matrix that are read at a time: whole blocks of scales.
+    fn step(&self, matrix: &Packed) -> usize {
+        let (n, most) = (matrix.n(), self.block.len() / matrix.k());
+        if most < n { most / SCALE_BLOCK * SCALE_BLOCK } else { n }
     }
 
     /// Hands the rows of a matrix over in blocks that begin where scales do, rounded to bf16 if `rounds`.
@@ -106,9 +128,7 @@ impl Reader<'_> {
         rounds: bool,
         mut each: impl FnMut(&Cpu, &mut Packed, usize, &[f32]),
     ) -> Result<(), CheckpointError> {
-        let (n, k) = (matrix.n(), matrix.k());
-        let most = self.block.len() / k;
-        let step = if most < n { most / SCALE_BLOCK * SCALE_BLOCK } else { n };
+        let (n, k, step) = (matrix.n(), matrix.k(), self.step(matrix));
         for first in (0..n).step_by(step) {
             let rows = step.min(n - first);
             let block = &mut self.block[..rows * k];

@@ -15,6 +15,14 @@ pub trait WeightSource {
     /// Rows `first ..` of the parameter `name` into `out` (`[rows, row length]`; the rows of a vector are its elements).
     fn rows(&mut self, name: &str, first: usize, rows: usize, out: &mut [f32]) -> Result<(), CheckpointError>;
 
+    /// The same rows in place, where the source has them as they would be read: nothing is copied then.
+    ///
+    /// # Errors
+    /// As of [`WeightSource::rows`].
+    fn stored(&mut self, _name: &str, _first: usize, _rows: usize) -> Result<Option<Stored<'_>>, CheckpointError> {
+        Ok(None)
+    }
+
     /// The parameter was read for the last time: its source pages may go.
     fn finished(&mut self, _name: &str) {}
 
@@ -24,7 +32,20 @@ pub trait WeightSource {
     }
 }
 
+/// Rows of a parameter where their source has them.
+#[derive(Clone, Copy, Debug)]
+pub enum Stored<'a> {
+    /// Values.
+    F32(&'a [f32]),
+    /// Bits of bf16 values.
+    Bf16(&'a [u16]),
+}
+
 impl WeightSource for &Checkpoint {
+    fn stored(&mut self, name: &str, first: usize, rows: usize) -> Result<Option<Stored<'_>>, CheckpointError> {
+        Ok(self.finite_bf16_rows(name, first, rows)?.map(Stored::Bf16))
+    }
+
     fn rows(&mut self, name: &str, first: usize, rows: usize, out: &mut [f32]) -> Result<(), CheckpointError> {
         self.read_rows(name, first, rows, out)
     }

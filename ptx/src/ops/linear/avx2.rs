@@ -9,7 +9,7 @@ use std::arch::x86_64::{
 };
 
 use super::PANEL;
-use super::kernel::{Ahead, E4M3_FACTOR, each_row, prefetch};
+use super::kernel::{Ahead, E4M3_FACTOR, STRIP, each_row, prefetch};
 use super::packed::Codes;
 
 /// What x is multiplied by where codes are placed in f32 lanes, whose bias is 120 more than theirs: 2^120.
@@ -21,14 +21,14 @@ pub(super) const WIDE_ROWS: usize = 2;
 /// The eighth-of-a-row `part` (0 .. 4): floats 8 part .. 8 part + 8.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn load(x: &[f32; PANEL], part: usize) -> __m256 {
+fn load<const W: usize>(x: &[f32; W], part: usize) -> __m256 {
     // SAFETY: the reference covers the 8 floats that are read.
     unsafe { _mm256_loadu_ps(x.as_chunks::<8>().0[part].as_ptr()) }
 }
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn store(x: &mut [f32; PANEL], part: usize, value: __m256) {
+fn store<const W: usize>(x: &mut [f32; W], part: usize, value: __m256) {
     // SAFETY: the reference covers the 8 floats that are written.
     unsafe { _mm256_storeu_ps(x.as_chunks_mut::<8>().0[part].as_mut_ptr(), value) }
 }
@@ -298,6 +298,43 @@ pub(super) fn tile(rows: usize, a: &[f32], b: Codes<'_>, sums: &mut [[f32; PANEL
             6 => tile_lanes::<6>(a, b, sums, halves),
             _ => unreachable!("a tile of {rows} rows"),
         },
+    }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn strip_of<const R: usize>(a: &[f32], b: &[[f32; STRIP]], sums: &mut [[f32; STRIP]]) {
+    let sums: &mut [[f32; STRIP]; R] = sums.try_into().expect("one row of sums for each row");
+    let mut first = [_mm256_setzero_ps(); R];
+    let mut second = [_mm256_setzero_ps(); R];
+    each_row!(R, r, {
+        first[r] = load(&sums[r], 0);
+        second[r] = load(&sums[r], 1);
+    });
+    for (b, a) in b.iter().zip(a.as_chunks::<R>().0) {
+        let (b_first, b_second) = (load(b, 0), load(b, 1));
+        each_row!(R, r, {
+            let x = _mm256_set1_ps(a[r]);
+            first[r] = _mm256_fmadd_ps(x, b_first, first[r]);
+            second[r] = _mm256_fmadd_ps(x, b_second, second[r]);
+        });
+    }
+    each_row!(R, r, {
+        store(&mut sums[r], 0, first[r]);
+        store(&mut sums[r], 1, second[r]);
+    });
+}
+
+/// See `kernel::strip`.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn strip(a: &[f32], b: &[[f32; STRIP]], sums: &mut [[f32; STRIP]]) {
+    match sums.len() {
+        1 => strip_of::<1>(a, b, sums),
+        2 => strip_of::<2>(a, b, sums),
+        3 => strip_of::<3>(a, b, sums),
+        4 => strip_of::<4>(a, b, sums),
+        5 => strip_of::<5>(a, b, sums),
+        6 => strip_of::<6>(a, b, sums),
+        rows => unreachable!("a tile of {rows} rows"),
     }
 }
 

@@ -5,7 +5,7 @@
 //! between blocks.
 
 use super::PANEL;
-use super::kernel::{self, Ahead, FEW, Form, TILE};
+use super::kernel::{self, Ahead, FEW, Form, STRIP, TILE};
 use super::packed::{Codes, Packed};
 use super::scales::{SCALE_BLOCK, Scales};
 use super::tiles::Tiling;
@@ -14,11 +14,9 @@ use crate::{Cpu, DType, Isa, isa::by_isa, scratch};
 
 /// Multiply-adds below which one thread works alone.
 const SHARE: usize = 100_000;
-/// Depth of a widened block: 128 groups of f32 are 16 KiB, half of the first cache. A multiple of the panel, for transposed
-/// weights, and of a block of scales.
-const BLOCK: usize = 128;
-/// Bytes of a block in any form.
-const BLOCK_BYTES: usize = 4 * BLOCK * PANEL;
+/// Depth of a block: in bf16, or in strips of f32, 16 KiB of the first cache. A multiple of the panel, for transposed weights,
+/// and of a block of scales.
+const BLOCK: usize = 256;
 /// Depth of a block whose codes are read by several passes; one block of scales.
 const BLOCK_DIRECT: usize = SCALE_BLOCK;
 /// Bytes that a single stream is asked for ahead of its use.
@@ -59,6 +57,16 @@ pub(super) struct Product<'a> {
     pub(super) c: Parts<'a, f32>,
     /// Chains start from C instead of zero.
     pub(super) accumulate: bool,
+}
+
+impl Product<'_> {
+    /// The format of the right side's values: f32 once they have their scale.
+    fn dtype(&self) -> DType {
+        match self.right {
+            Right::Outputs(w) => w.dtype(),
+            Right::Inputs(_) | Right::Rows(_) => DType::F32,
+        }
+    }
 }
 
 /// The left side A in its packed form.
@@ -126,7 +134,7 @@ pub(super) fn stream(cpu: &Cpu, left: Left<'_>, products: &[Option<Product<'_>>]
                 let mut sums = [[0.0; PANEL]; FEW];
                 stream_panel(isa, left, w, product.first + panel, &mut sums[..rows]);
                 for (row, sums) in sums[..rows].iter_mut().enumerate() {
-                    finish(product, panel, sums);
+                    finish(product, panel * PANEL, sums);
                     c_row(product, row, panel).copy_from_slice(&sums[..width(product, panel)]);
                 }
             }
@@ -217,29 +225,25 @@ fn block_task(
 ) {
     let depth = left.depth;
     let rows = left.tiling.start(tiles.end) - left.tiling.start(tiles.start);
-    let form = match product.right {
-        Right::Outputs(w) => kernel::form(isa, w.dtype()),
-        Right::Inputs(_) | Right::Rows(_) => Form::F32,
-    };
-    let block = match (form, product.right) {
-        (Form::Own, Right::Outputs(w)) => BLOCK_BYTES / (PANEL * w.dtype().bytes()),
-        (Form::Bf16, _) => BLOCK_BYTES / (PANEL * DType::Bf16.bytes()),
-        _ => BLOCK,
-    };
-    let blocks = depth.div_ceil(block);
+    let form = kernel::form(isa, product.dtype());
+    let blocks = depth.div_ceil(BLOCK);
     let panel_first = 4 * rows * depth <= LEFT_BYTES;
     let place = |step: usize| {
         let (panel, number) =
             if panel_first { (step / blocks, step % blocks) } else { (step % panels.len(), step / panels.len()) };
-        let at = number * block;
-        (panels.start + panel, at, block.min(depth - at))
+        let at = number * BLOCK;
+        (panels.start + panel, at, BLOCK.min(depth - at))
     };
-    let chain = product.scales.chain().min(block);
+    let chain = product.scales.chain().min(BLOCK);
     let (mut sums, mut chains) = ([[0.0; PANEL]; TILE], [[0.0; PANEL]; TILE]);
     scratch::with::<SCRATCH, _>(SCRATCH_LEN, |scratch| {
         let steps = panels.len() * blocks;
         for step in 0..steps {
             let (panel, at, len) = place(step);
+            if form == Form::Strips {
+                strips(isa, left, product, panel, at, len, tiles.clone(), scratch);
+                continue;
+            }
             let parts = len.div_ceil(chain);
             let right = match (form, product.right) {
                 (Form::Own, Right::Outputs(w)) => w.codes(product.first + panel, at, len),
@@ -287,7 +291,7 @@ fn block_task(
                 }
                 for (row, sums) in (start..end).zip(sums.iter_mut()) {
                     if at + len == depth {
-                        finish(product, panel, sums);
+                        finish(product, panel * PANEL, sums);
                     }
                     store_row(sums, c_row(product, row, panel));
                 }
@@ -296,10 +300,67 @@ fn block_task(
     });
 }
 
-/// A row of a panel, zeros behind its last column. Whole panels are the rule, and their copy is a few registers.
+/// A block of a panel in strips of [`STRIP`] columns, each for all tiles of the task, so that the first cache holds what is used
+/// at a time.
+#[allow(clippy::too_many_arguments)]
+fn strips(
+    isa: Isa,
+    left: Left<'_>,
+    product: &Product<'_>,
+    panel: usize,
+    at: usize,
+    len: usize,
+    tiles: std::ops::Range<usize>,
+    scratch: &mut [f32],
+) {
+    let scratch = &mut scratch.as_chunks_mut::<STRIP>().0[..len * PANEL / STRIP];
+    let mut square = [[0.0; PANEL]; PANEL];
+    for first in (0..len).step_by(PANEL) {
+        let square = &mut square[..PANEL.min(len - first)];
+        widen(isa, product, panel, at + first, square);
+        for (i, group) in square.iter().enumerate() {
+            for (strip, values) in group.as_chunks::<STRIP>().0.iter().enumerate() {
+                scratch[strip * len + first + i] = *values;
+            }
+        }
+    }
+    let mut sums = [[0.0; STRIP]; TILE];
+    for (strip, right) in scratch.chunks_exact(len).enumerate() {
+        let first = panel * PANEL + strip * STRIP;
+        let width = STRIP.min(product.columns.saturating_sub(first));
+        if width == 0 {
+            break;
+        }
+        // SAFETY: a task owns its rows of its panels, and uses one such part at a time.
+        let c = |row: usize| unsafe { product.c.range(row * product.columns + first, width) };
+        for tile in tiles.clone() {
+            let (start, end, a) = left.tile(left.plain, tile, at, len);
+            let sums = &mut sums[..end - start];
+            for (row, sums) in (start..end).zip(sums.iter_mut()) {
+                if at > 0 || product.accumulate {
+                    load_row(c(row), sums);
+                } else {
+                    *sums = [0.0; STRIP];
+                }
+            }
+            for row in end..left.tiling.start((tile + 2).min(tiles.end)) {
+                kernel::prefetch(c(row).as_ptr().cast());
+            }
+            kernel::strip(isa, a, right, sums);
+            for (row, sums) in (start..end).zip(sums.iter_mut()) {
+                if at + len == left.depth {
+                    finish(product, first, sums);
+                }
+                store_row(sums, c(row));
+            }
+        }
+    }
+}
+
+/// A row of a panel or strip, zeros behind its last column. Whole ones are the rule, and their copy is a few registers.
 #[inline(always)]
-fn load_row(from: &[f32], to: &mut [f32; PANEL]) {
-    if let Ok(from) = <&[f32; PANEL]>::try_from(from) {
+fn load_row<const W: usize>(from: &[f32], to: &mut [f32; W]) {
+    if let Ok(from) = <&[f32; W]>::try_from(from) {
         *to = *from;
     } else {
         to[..from.len()].copy_from_slice(from);
@@ -309,8 +370,8 @@ fn load_row(from: &[f32], to: &mut [f32; PANEL]) {
 
 /// The way back from [`load_row`].
 #[inline(always)]
-fn store_row(from: &[f32; PANEL], to: &mut [f32]) {
-    if let Ok(to) = <&mut [f32; PANEL]>::try_from(&mut *to) {
+fn store_row<const W: usize>(from: &[f32; W], to: &mut [f32]) {
+    if let Ok(to) = <&mut [f32; W]>::try_from(&mut *to) {
         *to = *from;
     } else {
         to.copy_from_slice(&from[..to.len()]);
@@ -329,20 +390,19 @@ fn c_row<'a>(product: &Product<'a>, row: usize, panel: usize) -> &'a mut [f32] {
     unsafe { product.c.range(row * product.columns + panel * PANEL, width(product, panel)) }
 }
 
-/// The scale that follows the chain and the bias, each rounded by itself.
-fn finish(product: &Product<'_>, panel: usize, sums: &mut [f32; PANEL]) {
-    let first = panel * PANEL;
+/// The scale that follows the chain and the bias, each rounded by itself, of columns `first ..`.
+fn finish<const W: usize>(product: &Product<'_>, first: usize, sums: &mut [f32; W]) {
     match product.scales {
         Scales::One | Scales::Block128 { .. } => (),
         Scales::Tensor(scale) => sums.iter_mut().for_each(|sum| *sum *= scale),
         Scales::Channel(scales) => {
-            for (sum, scale) in sums.iter_mut().zip(&scales[product.first * PANEL + first..][..PANEL]) {
+            for (sum, scale) in sums.iter_mut().zip(&scales[product.first * PANEL + first..][..W]) {
                 *sum *= scale;
             }
         }
     }
     if let Some(bias) = product.bias {
-        for (sum, bias) in sums.iter_mut().zip(&bias[first..first + width(product, panel)]) {
+        for (sum, bias) in sums.iter_mut().zip(&bias[first..]) {
             *sum += bias;
         }
     }

@@ -83,27 +83,44 @@ pub(super) fn direct_rows(isa: Isa) -> usize {
     }
 }
 
-/// The form in which tiles take a block of codes that many of them share.
+/// Columns of a strip.
+pub(super) const STRIP: usize = PANEL / 2;
+
+/// The form in which tiles take a block of values that many of them share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     /// As they are stored: to widen them costs a tile next to nothing.
     Own,
-    /// Their values as bf16, which holds every e4m3.
+    /// As bf16, which holds every e4m3.
     Bf16,
-    /// Their values.
+    /// As f32, half a panel after the other.
+    Strips,
+    /// As f32, whole panels.
     F32,
 }
 
-/// The form for weights of this format: the narrower it is, the deeper a block and the rarer a visit to C. On AVX2 products with
-/// bf16 codes ran at 86 % of the multiply-adds where those with widened ones ran at 78 % (2026-12-03).
+/// The form for values of this format. AVX2 takes half a panel at a time, and all of a panel's block in f32 is as large as the
+/// first cache: products with bf16 codes ran at 86 % of the multiply-adds where those with widened ones ran at 58 (2026-12-03).
 pub(super) fn form(isa: Isa, dtype: DType) -> Form {
-    match (isa, dtype) {
-        (_, DType::F32) => Form::Own,
+    match isa {
         #[cfg(target_arch = "x86_64")]
-        (Isa::Avx2, DType::Bf16) => Form::Own,
-        #[cfg(target_arch = "x86_64")]
-        (Isa::Avx2, DType::E4m3) => Form::Bf16,
+        Isa::Avx2 => match dtype {
+            DType::Bf16 => Form::Own,
+            DType::E4m3 => Form::Bf16,
+            _ => Form::Strips,
+        },
+        _ if dtype == DType::F32 => Form::Own,
         _ => Form::F32,
+    }
+}
+
+/// As [`tile`] for a strip of f32, on an instruction set that takes [`Form::Strips`].
+pub(super) fn strip(isa: Isa, a: &[f32], b: &[[f32; STRIP]], sums: &mut [[f32; STRIP]]) {
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: an `Isa` other than portable is only made by detection (`Isa::available`).
+        Isa::Avx2 => unsafe { avx2::strip(a, b, sums) },
+        _ => unreachable!("{isa:?} takes no strips ({} of {} rows)", b.len(), a.len() / sums.len()),
     }
 }
 
